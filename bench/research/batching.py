@@ -18,13 +18,13 @@ from unittest import mock
 
 import msgspec
 
-from harness.data.prediction import batch_cap
+from harness.data.prediction import SteppedLevel, batch_cap
 from harness.predict import batching
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
-from harness.predict.simulate import Simulation, closed_loop
+from harness.predict.simulate import closed_loop
 from harness.predict.steady import SteadyState, caps, steady_state
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths
@@ -45,7 +45,7 @@ WORKLOAD = MeanLengths(1000, 200)
 class Row(NamedTuple):
     """One simulation and its closed form."""
 
-    seen: Simulation
+    seen: SteppedLevel
     point: SteadyState
     cap: float
     wall_s: float
@@ -76,9 +76,11 @@ def speed(requests: int, repeats: int) -> bool:
                 rows = [simulate(served, there, WORKLOAD, C, max(requests, 4 * C)) for _ in range(repeats)]
             best = min(rows, key=lambda row: row.wall_s)
             share = best.seen.requests / (best.seen.requests + 2 * C)  # of the work that the window is
-            times.append(best.seen.seconds / (best.wall_s * share))
+            times.append(best.seen.window_s / (best.wall_s * share))
             if not stepwise:
-                micro, tokens = best.wall_s * share / best.seen.steps * 1e6, best.seen.throughput
+                assert best.seen.itl_s is not None
+                steps, tokens = best.seen.itl_s.n, best.seen.output_tokens_per_s
+                micro = best.wall_s * share / steps * 1e6
         print(f"{C:>9}  {tokens:>7.0f}  {times[0]:>11.0f}  {times[1]:>10.0f}  {micro:>9.1f}")
         enough &= times[0] >= FASTER
     return enough
@@ -93,12 +95,12 @@ def agreement() -> None:
 
     def line(name: str, served: Model, there: Deployment, C: int) -> None:
         seen, point, cap, _ = simulate(served, there, WORKLOAD, C, 8 * C)
-        assert seen.ttft is not None
-        assert seen.itl is not None
+        assert seen.ttft_s is not None
+        assert seen.itl_s is not None
         ratios = (
-            seen.throughput / point.throughput,
-            (seen.itl.mean or 0.0) / point.itl,
-            (seen.ttft.mean or 0.0) / point.ttft,
+            seen.output_tokens_per_s / point.throughput,
+            (seen.itl_s.mean or 0.0) / point.itl,
+            (seen.ttft_s.mean or 0.0) / point.ttft,
         )
         columns = "  ".join(f"{ratio:>6.3f}" for ratio in ratios)
         again = seen.preemptions / seen.requests

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.data.prediction import SteppedLevel
 from harness.data.views import Spread
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
-from harness.predict.simulate import Simulation, open_loop
+from harness.predict.simulate import open_loop
 from harness.spec.work import MeanLengths
 
 STAGES = Path(__file__).parents[2] / "tests" / "data" / "open_loop_h100.csv"
@@ -51,15 +52,15 @@ def stages(path: Path = STAGES) -> list[Stage]:
 
 def _stage(row: dict[str, str]) -> Stage:
     at_once, later = (_simulated(row, steps) for steps in (0.0, 1.0))
-    first = _mean(at_once.ttft)
-    return Stage(row, _mean(at_once.itl), _mean(at_once.e2e), first, _mean(later.ttft) - first)
+    first = _mean(at_once.ttft_s)
+    return Stage(row, _mean(at_once.itl_s), _mean(at_once.e2e_s), first, _mean(later.ttft_s) - first)
 
 
 def _mean(spread: Spread | None) -> float:
     return math.nan if spread is None or spread.mean is None else spread.mean
 
 
-def _simulated(row: dict[str, str], steps: float) -> Simulation:
+def _simulated(row: dict[str, str], steps: float) -> SteppedLevel:
     P = float(row["system_tokens"]) + float(row["question_tokens"])
     lengths, rate = MeanLengths(P, float(row["output_tokens"])), float(row["rate"])
     limits = {name: int(row[name]) for name in ("tp", "max_num_seqs", "max_num_batched_tokens", "kv_tokens")}

@@ -32,11 +32,16 @@ class Range(msgspec.Struct, frozen=True):
 
     low: float
     high: float
-    centre: float  # where the deployment has it at 0
+    centre: float  # where the fit starts if the deployment has it at 0
     width: float  # a standard deviation of its logarithm: MBU .6-.9, MFU .3-.6, overheads within a factor of three
 
+    @property
+    def logs(self) -> tuple[float, float]:
+        """Return the logarithms of the range's ends."""
+        return math.log(self.low), math.log(self.high)
 
-# Of the overheads a step's is o_layer's: one model has one number of layers, so that o_step, a tenth of it by the
+
+# The overhead of a step is o_layer's: one model has one number of layers, so that o_step, a tenth of it by the
 # published fit, cannot be separated from it. o_req grows with the batch, and o_api delays a request without any step.
 RANGES = {
     "mbu": Range(0.01, 1.0, 0.8, 0.3),
@@ -56,11 +61,11 @@ class UnseenError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     measured: float
     calibrated: float
     data_sheet: float
-    line_then_flat: float | None = None  # of throughput alone
+    line_then_flat: float | None = None  # throughput by a line that turns flat; None for other figures
 
 
 class Rms(msgspec.Struct, frozen=True):
-    """Root mean square of relative errors over the unseen levels; None where there are none."""
+    """Root mean square of relative errors over the unseen levels; None if there are none."""
 
     calibrated: float | None
     data_sheet: float | None
@@ -108,7 +113,7 @@ def rms(errors: Sequence[float]) -> float | None:
 
 
 def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Deployment:
-    """Return the deployment with the calibrated figures; HarnessError for another model or card."""
+    """Return the deployment with the calibrated figures; raise HarnessError for another model or card."""
     wanted = (model.name, weight_bytes(model), deployment.gpu.key)
     calibrated = (calibration.model, calibration.weight_bytes, calibration.gpu)
     if wanted != calibrated:
@@ -152,7 +157,7 @@ def calibrated(
 ) -> Calibrated:
     """Return the prediction at `levels` with the calibration's fitted parameters in place of the data sheet's.
 
-    A level's band is as wide as the calibration's error at levels that it was not fitted on. HarnessError where the
+    A level's band is as wide as the calibration's error at levels that it was not fitted on. Raise HarnessError if the
     calibration is of another model or card.
     """
     applied = apply(msgspec.structs.replace(model, name=short(model.name)), deployment, calibration)

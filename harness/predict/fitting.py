@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,7 +24,8 @@ from harness.data.prediction import batch_cap
 from harness.predict.calibration import FIGURES, FLOOR, RANGES, Calibration, UnseenError
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model, weight_bytes
-from harness.predict.steady import caps, latencies, steady_state
+from harness.predict.roofline import over_replicas
+from harness.predict.steady import caps, latencies
 from harness.predict.step import layer_overhead, step_cost
 from harness.spec.work import MeanLengths
 
@@ -32,26 +33,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-USUAL = (1, 16)  # levels to fit on, where none are named
+USUAL = (1, 16)  # levels to fit on, if none are named
 _SIGMA = 0.01  # relative error of a measured figure: what levels of half a minute differ by from run to run
 _OPEN = 0.5  # a figure is left open unless the levels at least halve what is not known of it beforehand
-_HARDLY = 0.99  # as little as no level says
-_CONTRADICTS = 9.0  # by how much χ² rises where a figure goes back to three standard errors from where it fits
-
-
-class Span(NamedTuple):
-    """Where a figure may lie, and what is a small step of it: its slope is taken over a share of the width."""
-
-    low: float
-    high: float
-    width: float
-
-
-_SPANS = {name: Span(math.log(each.low), math.log(each.high), each.width) for name, each in RANGES.items()}
+_HARDLY = 0.99  # share of a range's width that is left, above which the levels say nothing of the figure
+_CONTRADICTS = 9.0  # rise of χ² where a figure is moved three standard errors from its fit
 
 
 class CalibrationPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One level's means; None where it has none."""
+    """One level's means; None if it has none."""
 
     concurrency: float
     output_tokens_per_s: float
@@ -92,18 +82,13 @@ def fit(
     before = assumed(model, deployment)
     found, kept = _settled(before, named, workload.output_tokens, predicted)
     unseen = [each for C, each in measured.items() if C not in on]
-    whole = {**before, **found}
+    whole: dict[str, Any] = {**before, **found}
     return Calibration(
         model=model.name,
         weight_bytes=weight_bytes(model),
         gpu=deployment.gpu.key,
-        mbu=whole["mbu"],
-        mfu_prefill=whole["mfu_prefill"],
-        mfu_decode=whole["mfu_decode"],
-        o_layer=whole["o_layer"],
         o_step=deployment.o_step,
-        o_req=whole["o_req"],
-        o_api=whole["o_api"],
+        **whole,
         fitted=tuple(found),
         kept=kept,
         fitted_on=tuple(each.concurrency for each in named),
@@ -159,12 +144,10 @@ def _named(measured: Mapping[float, CalibrationPoint], C: float) -> CalibrationP
 
 def _at(model: Model, deployment: Deployment, workload: MeanLengths, C: float, cap: float) -> CalibrationPoint:
     """Return throughput, ITL and TTFT of C users by the closed form, divided evenly among the replicas."""
-    dp, cost = deployment.dp, step_cost(model, deployment)
-    point = steady_state(cost, workload, max(1.0, C / dp), cap)
+    cost = step_cost(model, deployment)
+    point = over_replicas(cost, cap, workload, C, deployment.dp)
     ttft = latencies(point, cost, workload, "evenly").ttft
-    return CalibrationPoint(
-        concurrency=C, output_tokens_per_s=min(dp, C) * point.throughput, itl_s=point.itl, ttft_s=ttft
-    )
+    return CalibrationPoint(concurrency=C, output_tokens_per_s=point.throughput, itl_s=point.itl, ttft_s=ttft)
 
 
 def _ratios(measured: CalibrationPoint, predicted: CalibrationPoint) -> dict[str, float]:
@@ -226,13 +209,13 @@ def _settled(
     def penalised(at: Mapping[str, float]) -> list[float]:
         return residuals(at) + [(value - start[name]) / RANGES[name].width for name, value in at.items()]
 
-    here, cost = least_squares(penalised, start, _SPANS)
+    here, cost = least_squares(penalised, start)
     while here:
-        left = {name: s / RANGES[name].width for name, s in standard_errors(penalised, here, _SPANS).items()}
+        left = {name: s / RANGES[name].width for name, s in standard_errors(penalised, here).items()}
         free = [name for name in sorted(here, key=lambda name: -left[name]) if left[name] > _OPEN]
         allowed = cost + _CONTRADICTS * max(1.0, cost / len(residuals(here)))
         for name in free:
-            rest, higher = least_squares(penalised, {each: x for each, x in here.items() if each != name}, _SPANS)
+            rest, higher = least_squares(penalised, {each: x for each, x in here.items() if each != name})
             if higher <= allowed:
                 break
         else:
@@ -240,7 +223,7 @@ def _settled(
         hardly = "the named levels hardly change with it"
         here, cost = rest, higher
         kept[name] = hardly if left[name] > _HARDLY else "the named levels do not tell it from the others"
-    here, _ = least_squares(residuals, here, _SPANS)
+    here, _ = least_squares(residuals, here)
     return {name: _rounded(math.exp(here[name])) for name in here}, kept
 
 
@@ -273,31 +256,29 @@ def _at_bounds(found: Mapping[str, float]) -> Iterable[str]:
 
 # ---- least squares within ranges ----
 
-Residuals = Callable[[Mapping[str, float]], list[float]]  # of the figures by name
+Residuals = Callable[[Mapping[str, float]], list[float]]  # residuals for figures by name
 
 _STEPS = 60
-_FARTHEST = 1.0  # that a figure goes in one step
+_FARTHEST = 1.0  # farthest that a figure goes in one step
 _DAMPING, _MOST_DAMPING = 1e-3, 1e9
 _CLOSE = 1e-9  # relative gain of a step after which none is taken
 _SINGULAR = 1e-12
 
 
-def least_squares(
-    f: Residuals, start: Mapping[str, float], spans: Mapping[str, Span]
-) -> tuple[dict[str, float], float]:
-    """Return (the point within the spans with the least Σ f², that sum), searched from `start`.
+def least_squares(f: Residuals, start: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    """Return (the point within the ranges with the least Σ f², that sum), searched from `start`.
 
-    A figure at that end of its span which it would leave is kept for the step.
+    A figure at that end of its range which it would leave is kept for the step.
     """
     import numpy as np
 
     names = list(start)
-    low, high = np.array([spans[name][:2] for name in names]).reshape(-1, 2).T
+    low, high = np.array([RANGES[name].logs for name in names]).reshape(-1, 2).T
     x = np.clip([start[name] for name in names], low, high)
     r = np.array(f(_by_name(names, x)))
     cost, damping = float(r @ r), _DAMPING
     for _ in range(_STEPS):
-        J = _slopes(f, _by_name(names, x), spans, 1e-4)
+        J = _slopes(f, _by_name(names, x), 1e-4)
         uphill = J @ r
         moving = ~((x <= low) & (uphill > 0) | (x >= high) & (uphill < 0))
         A = J[moving] @ J[moving].T
@@ -317,7 +298,7 @@ def least_squares(
     return _by_name(names, x), cost
 
 
-def standard_errors(f: Residuals, at: Mapping[str, float], spans: Mapping[str, Span]) -> dict[str, float]:
+def standard_errors(f: Residuals, at: Mapping[str, float]) -> dict[str, float]:
     """Return of each figure, where f are residuals in units of their own errors: √diag (JᵀJ)⁻¹.
 
     The slopes are those over half of a width: a fit likes to end where one cause takes over from another, and right
@@ -325,15 +306,15 @@ def standard_errors(f: Residuals, at: Mapping[str, float], spans: Mapping[str, S
     """
     import numpy as np
 
-    J = _slopes(f, at, spans, 0.5)
+    J = _slopes(f, at, 0.5)
     return _by_name(list(at), np.sqrt(np.diagonal(np.linalg.inv(J @ J.T))))
 
 
-def _slopes(f: Residuals, at: Mapping[str, float], spans: Mapping[str, Span], share: float) -> npt.NDArray[np.float64]:
+def _slopes(f: Residuals, at: Mapping[str, float], share: float) -> npt.NDArray[np.float64]:
     """Return df/dx by central differences over that share of each figure's width, shape [figures, residuals]."""
     import numpy as np
 
-    steps = {name: share * spans[name].width for name in at}
+    steps = {name: share * RANGES[name].width for name in at}
     ends = [(f({**at, name: at[name] + d}), f({**at, name: at[name] - d})) for name, d in steps.items()]
     return np.array([(np.array(up) - down) / (2 * d) for (up, down), d in zip(ends, steps.values(), strict=True)])
 

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import Roof, RoofWindow
+from harness.data.manifest import Roof
 from harness.data.prediction import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel, batch_cap
 from harness.data.views import Spread
+from harness.predict import steady, step
 from harness.predict.catalog import doubts
 from harness.predict.deployment import (
     LEAN_SAMPLER,
@@ -37,27 +39,6 @@ from harness.predict.deployment import (
     smallest_tp,
 )
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.steady import (
-    MEETINGS,
-    Latencies,
-    SteadyState,
-    binding_cap,
-    bound_by,
-    caps,
-    hinges,
-    latencies,
-    meets,
-    steady_state,
-    stops_of,
-)
-from harness.predict.step import (
-    StepCost,
-    first_steps,
-    layer_overhead,
-    prefill_time,
-    step_cost,
-    work_of,
-)
 from harness.spec.work import MeanLengths, Mixture, means, usd_per_million
 
 
@@ -83,10 +64,10 @@ def predict(
     workload = means(lengths)
     if not model.generates and workload.output_tokens:
         workload = MeanLengths(workload.input_tokens, 0.0, inputs=workload.inputs)
-    one, dp = caps(model, deployment, workload, slo), deployment.dp
+    one, dp = steady.caps(model, deployment, workload, slo), deployment.dp
     band = _ends(model, deployment, workload)
     mid = band[1].cost
-    stops = hinges(mid, workload, one)
+    stops = steady.hinges(mid, workload, one)
 
     def most(end: _BandEnd) -> float:
         """Return the users from whom on this end is flat, or the most of those asked for."""
@@ -100,10 +81,10 @@ def predict(
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
         inputs=workload.inputs if workload.inputs > 1 else UNSET,
-        binding_cap=binding_cap(stops, one),
+        binding_cap=steady.binding_cap(stops, one),
         caps={name: None if each is None or each == math.inf else each * dp for name, each in one.items()},
-        plateau_tokens_per_s=_tokens([_over_replicas(end, workload, most(end), dp) for end in band], workload),
-        single_stream_tokens_per_s=_tokens([_over_replicas(end, workload, 1, dp) for end in band], workload),
+        plateau_tokens_per_s=_tokens([over_replicas(*end, workload, most(end), dp) for end in band], workload),
+        single_stream_tokens_per_s=_tokens([over_replicas(*end, workload, 1, dp) for end in band], workload),
         hinge_concurrency=min(stops.values()) * dp if stops else None,
         levels=[_level(C, band, deployment, workload, one, slo, price) for C in levels],
         assumptions=_assumptions(model, deployment, workload),
@@ -121,22 +102,22 @@ def predict(
     return _by_steps(closed, model, deployment, lengths, slo)
 
 
-class _BandEnd(msgspec.Struct, frozen=True):
+class _BandEnd(NamedTuple):
     """One end of the band, or its middle: what a step costs, and the most requests of a batch."""
 
-    cost: StepCost
+    cost: step.StepCost
     cap: float
 
 
 def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_BandEnd, _BandEnd, _BandEnd]:
     """Return step costs and batch cap of one replica at the band's slow end, in the middle and at the fast end."""
-    cap, sampler = batch_cap(stops_of(model, middle, workload)), middle.sampler_bytes
+    cap, sampler = batch_cap(steady.stops_of(model, middle, workload)), middle.sampler_bytes
     full = msgspec.structs.replace(middle, sampler_bytes=sampler * middle.tp)
     lean = msgspec.structs.replace(middle, sampler_bytes=min(sampler, LEAN_SAMPLER))
     return (
-        _BandEnd(step_cost(model, slow(model, middle)), min(cap, _cap(model, full, workload, -MEMORY))),
-        _BandEnd(step_cost(model, middle), cap),
-        _BandEnd(step_cost(model, fast(model, middle)), max(cap, _cap(model, lean, workload, MEMORY))),
+        _BandEnd(step.step_cost(model, slow(model, middle)), min(cap, _cap(model, full, workload, -MEMORY))),
+        _BandEnd(step.step_cost(model, middle), cap),
+        _BandEnd(step.step_cost(model, fast(model, middle)), max(cap, _cap(model, lean, workload, MEMORY))),
     )
 
 
@@ -145,24 +126,24 @@ def _cap(model: Model, deployment: Deployment, workload: MeanLengths, more: floa
     utilization = deployment.gpu_memory_utilization + more / deployment.gpu.memory_bytes
     try:
         other = msgspec.structs.replace(deployment, gpu_memory_utilization=utilization)
-        return max(1.0, batch_cap(stops_of(model, other, workload)))
+        return max(1.0, batch_cap(steady.stops_of(model, other, workload)))
     except HarnessError:  # what fits just so may not fit with less
         return 1.0
 
 
-def _over_replicas(end: _BandEnd, workload: MeanLengths, C: float, dp: int) -> SteadyState:
-    """Return, at one end of the band, the steady state of C users who are spread evenly over dp replicas.
+def over_replicas(cost: step.StepCost, cap: float, workload: MeanLengths, C: float, dp: int) -> steady.SteadyState:
+    """Return the steady state of C users who are spread evenly over dp replicas, each with a batch of at most `cap`.
 
     Throughput and requests per second are those of all replicas; the batch and the latencies are those of one.
     """
-    busy, point = min(dp, C), steady_state(end.cost, workload, max(1.0, C / dp), end.cap)
+    busy, point = min(dp, C), steady.steady_state(cost, workload, max(1.0, C / dp), cap)
     return msgspec.structs.replace(
         point, throughput=busy * point.throughput, requests_per_s=busy * point.requests_per_s
     )
 
 
-def _tokens(points: Sequence[SteadyState], workload: MeanLengths) -> Band:
-    """Return the output tokens/s; input tokens/s where nothing is decoded."""
+def _tokens(points: Sequence[steady.SteadyState], workload: MeanLengths) -> Band:
+    """Return the output tokens/s; input tokens/s if nothing is decoded."""
     if workload.output_tokens:
         return Band(*(point.throughput for point in points))
     return Band(*(point.requests_per_s * workload.inputs * workload.input_tokens for point in points))
@@ -179,8 +160,8 @@ def _level(
 ) -> PredictedLevel:
     """Return the level of C users, at the slow, the middle and the fast end of the band."""
     mid, dp, G = band[1].cost, deployment.dp, workload.output_tokens
-    points = [_over_replicas(end, workload, C, dp) for end in band]
-    found = [latencies(points[1], mid, workload, meeting) for meeting in MEETINGS]
+    points = [over_replicas(*end, workload, C, dp) for end in band]
+    found = [steady.latencies(points[1], mid, workload, meeting) for meeting in steady.MEETINGS]
     tokens = _tokens(points, workload)
     return PredictedLevel(
         concurrency=C,
@@ -193,14 +174,14 @@ def _level(
         itl_p99_s=found[1].itl_p99 if G else UNSET,
         requests_per_s=Band(*(point.requests_per_s for point in points)),
         usd_per_million=_usd(price, deployment.gpus, (tokens.low, tokens.mid, tokens.high)),
-        meets_slo=meets(latencies(points[0], band[0].cost, workload, "usual"), slo) if slo else None,
-        bound_by=bound_by(mid, workload, max(1.0, C / dp), limits),
+        meets_slo=steady.meets(steady.latencies(points[0], band[0].cost, workload, "usual"), slo) if slo else None,
+        bound_by=steady.bound_by(mid, workload, max(1.0, C / dp), limits),
         experts_hit=_experts_hit(mid, points[1].batch),
     )
 
 
 def _evictions(
-    cost: StepCost, deployment: Deployment, workload: MeanLengths, limits: Mapping[str, float | None], most: int
+    cost: step.StepCost, deployment: Deployment, workload: MeanLengths, limits: Mapping[str, float | None], most: int
 ) -> list[str]:
     """Return a note on the throughput lost to evictions at `most` users, if the KV cache is full there; else []."""
     cap, dp = batch_cap(limits), deployment.dp
@@ -210,13 +191,13 @@ def _evictions(
     return [f"past {cap * dp:.0f} in flight the KV cache is full, and what it evicts is computed again: {left}"]
 
 
-def _experts_hit(cost: StepCost, B: float) -> float | None:
-    """Return the experts of a layer that one pass reads; None where there are none."""
+def _experts_hit(cost: step.StepCost, B: float) -> float | None:
+    """Return the experts of a layer that one pass reads; None if there are none."""
     tokens = B / max(1.0, min(cost.micro, B)) * cost.verified * cost.sharing
     return expert_hits(cost.experts, cost.per_token, tokens) if cost.experts else None
 
 
-def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
+def recomputed(cost: step.StepCost, workload: MeanLengths, cap: float) -> float:
     """Return the share of throughput left past the `cap` of a KV cache, as evicted requests are computed again.
 
     Blocks are assigned on demand: each new token takes the room of one that is computed again, G a request. Those
@@ -226,8 +207,8 @@ def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
     """
     P, G = workload.input_tokens, workload.output_tokens
     times = math.log1p(G / P)
-    again = times * prefill_time(cost, G / times, cost.cached * P, cap, cap - 1)
-    return 1 / (1 + steady_state(cost, workload, cap, cap).requests_per_s * again)
+    again = times * step.prefill_time(cost, G / times, cost.cached * P, cap, cap - 1)
+    return 1 / (1 + steady.steady_state(cost, workload, cap, cap).requests_per_s * again)
 
 
 _STEPPED = "lengths differ: throughput, ITL and TTFT are the step machine's, caps and limits those of the mean request"
@@ -241,7 +222,7 @@ def _far_links(deployment: Deployment) -> list[str]:
 
 
 def _usd(price: float | None, gpus: int, rates: Sequence[float]) -> Band | None:
-    """Return USD per million tokens: output, or input where there is none; low is the price of the fast end."""
+    """Return USD per million tokens: output, or input if there is none; low is the price of the fast end."""
     if price is None or min(rates) <= 0:
         return None
     return Band(*(usd_per_million(price * gpus, rate) for rate in reversed(rates)))
@@ -250,7 +231,7 @@ def _usd(price: float | None, gpus: int, rates: Sequence[float]) -> Band | None:
 def scaling_efficiency(model: Model, deployment: Deployment, workload: MeanLengths) -> float | None:
     """Return the throughput of n GPUs over n times that of one, each at its own cap: E_n = X_n / (n X_1).
 
-    None where the model does not fit on one, where the caps were published for n, and where nothing stops the batch.
+    None if the model does not fit on one, if the caps were published for n, or if nothing stops the batch.
     """
     if deployment.gpus == 1 or deployment.kv_tokens is not None:
         return None
@@ -260,8 +241,8 @@ def scaling_efficiency(model: Model, deployment: Deployment, workload: MeanLengt
         return None
 
     def most(each: Deployment) -> float:
-        cap = batch_cap(stops_of(model, each, workload))
-        point = steady_state(step_cost(model, each), workload, cap, cap)
+        cap = batch_cap(steady.stops_of(model, each, workload))
+        point = steady.steady_state(step.step_cost(model, each), workload, cap, cap)
         return each.dp * point.requests_per_s
 
     return most(deployment) / (deployment.gpus * most(alone))
@@ -272,17 +253,17 @@ def data_sheet_roof(model: Model, deployment: Deployment) -> Roof:
 
     MBU and MFU of a measurement are its share of that.
     """
-    cost = step_cost(model, msgspec.structs.replace(deployment, mbu=1.0, mfu_prefill=1.0, mfu_decode=1.0))
+    cost = step.step_cost(model, msgspec.structs.replace(deployment, mbu=1.0, mfu_prefill=1.0, mfu_decode=1.0))
     return Roof(
         prompt=cost.prompt,
         attend=2 * cost.prompt_attend,
-        weights=work_of(cost, 1, 0).weights + cost.state,
+        weights=step.work_of(cost, 1, 0).weights + cost.state,
         kv=cost.kv,
-        windows=tuple(RoofWindow(w.tokens, w.kv, w.attend, w.prompt_attend) for w in cost.windows),
+        windows=cost.windows,
     )
 
 
-ASSUMED = {  # of a deployment, by the names that they have among a prediction's assumptions
+ASSUMED = {  # fields of a deployment, by their names in a prediction's assumptions
     "mbu": "mbu",
     "mfu_prefill": "mfu_prefill",
     "mfu_decode": "mfu_decode",
@@ -296,21 +277,22 @@ ASSUMED = {  # of a deployment, by the names that they have among a prediction's
 
 
 def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) -> Assumptions:
-    cost, P = step_cost(model, deployment), workload.input_tokens
+    """Return the figures that a prediction rests on (bytes, seconds, tokens), with what the deployment states."""
+    cost, P = step.step_cost(model, deployment), workload.input_tokens
     usual: dict[str, float] = {
         **{name: getattr(deployment, field) for name, field in ASSUMED.items()},
-        "layer_overhead_s": layer_overhead(model, deployment),
+        "layer_overhead_s": step.layer_overhead(model, deployment),
         "token_overhead_s": deployment.o_token,
-        "first_token_steps": first_steps(cost, P, cost.cached * P),
+        "first_token_steps": step.first_steps(cost, P, cost.cached * P),
         "kv_tokens": kv_capacity(model, deployment, workload.context),
         "weight_bytes": weight_bytes(model) if deployment.weight_bytes is None else deployment.weight_bytes,
         "kv_bytes_per_token": kv_bytes_per_token(model),
         "kv_bytes_per_request": kv_bytes(model, workload.context),  # at the mean context
         "parameters": parameters(model).total,
-        "prefill_s": prefill_time(cost, P, cost.cached * P),
-        "prefill_beside_s": prefill_time(cost, P, cost.cached * P, decoding=1.0),
+        "prefill_s": step.prefill_time(cost, P, cost.cached * P),
+        "prefill_beside_s": step.prefill_time(cost, P, cost.cached * P, decoding=1.0),
     }
-    if deployment.kv_tokens is not None:  # published: what the card has room for is given too, where there is any
+    if deployment.kv_tokens is not None:  # published: what the card has room for is given too, if there is any
         estimated = msgspec.structs.replace(deployment, kv_tokens=None)
         if room(model, estimated) > 0:
             usual["kv_tokens_by_memory"] = kv_capacity(model, estimated, workload.context)
@@ -327,15 +309,15 @@ def _by_steps(
     closed: Prediction, model: Model, deployment: Deployment, mixture: Mixture, slo: Mapping[str, float] | None
 ) -> Prediction:
     """Return the closed form's prediction for a mixture, with throughput, ITL, TTFT simulated by the step machine."""
-    from harness.predict.stepped import at_levels  # which predictions in closed form start without
+    from harness.predict.stepped import at_levels  # predictions in closed form start without it
 
-    cost, cap, mean = step_cost(model, deployment), batch_cap(closed.caps), means(mixture)
+    cost, cap, mean = step.step_cost(model, deployment), batch_cap(closed.caps), means(mixture)
     top = max(1, math.floor(cap)) if cap < math.inf else max((each.concurrency for each in closed.levels), default=1)
     predicted = [*predict(model, deployment, mean, [1, top]).levels, *closed.levels]
     stepped = at_levels(model, deployment, mixture, predicted)
     single, plateau, *levels = map(_replaced, predicted, stepped)
     alone, mixed = (
-        sum(prefill_time(cost, P, cost.cached * P, decoding=others) for P, _ in mixture) / len(mixture)
+        sum(step.prefill_time(cost, P, cost.cached * P, decoding=others) for P, _ in mixture) / len(mixture)
         for others in (0.0, 1.0)
     )
     return msgspec.structs.replace(
@@ -374,11 +356,11 @@ def _judged(level: PredictedLevel, seen: SteppedLevel, slo: Mapping[str, float])
     longer = tokens.mid / tokens.low
 
     def both(spread: Spread | None) -> tuple[float, float]:
-        """Return the mean and the 99th percentile, or the longest where there are too few for one."""
+        """Return the mean and the 99th percentile, or the longest if there are too few for one."""
         if spread is None:
             return math.nan, math.nan
         last = spread.p99 or spread.max or spread.mean
         return (spread.mean or math.nan) * longer, (last or math.nan) * longer
 
-    found = Latencies(*both(seen.ttft_s), *both(seen.itl_s), *both(seen.e2e_s))
-    return msgspec.structs.replace(level, meets_slo=meets(found, slo))
+    found = steady.Latencies(*both(seen.ttft_s), *both(seen.itl_s), *both(seen.e2e_s))
+    return msgspec.structs.replace(level, meets_slo=steady.meets(found, slo))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from harness.base.errors import HarnessError
+from harness.data.prediction import SteppedLevel
 from harness.data.views import Spread
 from harness.predict.batching import StepMachine, Stride
 from harness.predict.sequence import SimulatedRequest
@@ -32,33 +33,10 @@ if TYPE_CHECKING:
 Lengths = MeanLengths | Iterable[tuple[int, int]]  # the same for all, or (P, G) of one request after the other
 
 CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, docs/method.md, Percentiles
-_BINS = 20  # of the window, to see whether the number in flight grows
+_BINS = 20  # bins of the window, to see whether the number in flight grows
 _EXACT = 1e-13  # relative, of a percentile of gaps
 _T95 = 1.729  # one-sided, _BINS - 1 degrees of freedom
 _DEFICIT = 0.02  # share of the arrivals that may be left over without being called growth
-
-
-class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in the window of a simulation; seconds and tokens/s.
-
-    Latencies in a closed loop are of the requests that ended in the window, in an open loop of those that came in
-    it; None where the server falls behind, since they then grow with the length of the window.
-    """
-
-    seconds: float  # the window
-    requests: int  # answered in it
-    throughput: float
-    requests_per_s: float
-    in_flight: float  # mean of those sent and not answered
-    running: float  # mean of those in the batch
-    preemptions: int
-    steps: int
-    ttft: Spread | None
-    itl: Spread | None  # mean by tokens; percentiles of the gaps between tokens, where they come one by one
-    tpot: Spread | None  # (last - first) / (G - 1) of a request
-    e2e: Spread | None
-    offered_per_s: float | None = None  # open loop: requests/s that came
-    unstable: bool = False  # what is in flight grows: requests_per_s is what the server sustains
 
 
 def closed_loop(
@@ -69,12 +47,12 @@ def closed_loop(
     requests: int,
     stagger: float = 0.0,
     turnaround: float = 0.0,
-) -> Simulation:
-    """Simulate C users, each of whom sends the next request when the last one is answered.
+) -> SteppedLevel:
+    """Simulate C users, each of whom sends the next request when the last one is answered; return the level.
 
     They begin spread over `stagger` seconds; the first 2 C answers are warm-up, the `requests` after them the
-    window. A user needs `turnaround` seconds for the next request, which may cost it the step that has just
-    begun.
+    window. Latencies are of the requests that ended in it. A user needs `turnaround` seconds for the next request,
+    which may cost it the step that has just begun.
     """
     clock = _VirtualClock(machine, lengths, turnaround=turnaround)
     for user in range(C):
@@ -87,7 +65,7 @@ def closed_loop(
     closed = clock.mark()
     if closed.answers == opened.answers:
         raise ValueError(f"the lengths end within the warm-up, which takes {2 * C} requests")
-    return _simulation(clock, opened, closed, clock.answers[opened.answers : closed.answers])
+    return _level(clock, opened, closed, clock.answers[opened.answers : closed.answers], C)
 
 
 def open_loop(
@@ -97,8 +75,11 @@ def open_loop(
     *,
     warm_up: float = 0.0,
     seconds: float = math.inf,
-) -> Simulation:
+) -> SteppedLevel:
     """Simulate requests that come whether or not others are answered, at `arrivals` seconds: a trace or endless.
+
+    Latencies are of the requests that came in the window; None if the server falls behind, since they then grow with
+    its length.
 
     The window is the first `seconds` after `warm_up`, or until all of a trace is answered. Requests go on coming until
     those that came in the window have their answers; a server that cannot keep up is not waited for. Growth looks like
@@ -123,10 +104,10 @@ def open_loop(
     while wanted and not unstable and clock.advance():
         wanted &= clock.sent.keys()
     theirs = [answer for answer in clock.answers if opened.now <= answer.sent < closed.now]
-    found = _simulation(clock, opened, closed, [] if unstable else theirs)
+    found = _level(clock, opened, closed, [] if unstable else theirs)
     offered = bisect_left(came, closed.now) - bisect_left(came, opened.now)
     rate = offered / (last - opened.now) if last > opened.now else None
-    return msgspec.structs.replace(found, offered_per_s=rate, unstable=unstable)
+    return msgspec.structs.replace(found, offered_requests_per_s=rate, unstable=unstable)
 
 
 # ---- the clock ------------------------------------------------------------------------------------------
@@ -188,7 +169,7 @@ class _VirtualClock:
         self.gaps: list[_Gaps] = []
         self.no_queue = 0.0  # when the queue was last empty
         self.came: list[float] = []  # when each request was or will be sent
-        self.sent: dict[int, float] = {}  # of those not answered
+        self.sent: dict[int, float] = {}  # send times of requests not answered
         self.one_by_one = machine.cost.accepted == 1.0  # tokens
         self._machine = machine
         self._lengths = _each(lengths)
@@ -196,7 +177,7 @@ class _VirtualClock:
         self._requests: dict[int, SimulatedRequest] = {}
         self._first: dict[int, float] = {}
         self._later: dict[int, float] = {}  # how much later than in the machine its tokens are seen
-        self._last: dict[int, float] = {}  # of preempted ones, the last token before that
+        self._last: dict[int, float] = {}  # time of a preempted request's last token before it was preempted
         self._due: list[tuple[float, int]] = []  # when it reaches the machine, and which
         self._steps = self._tokens = 0
         self._answered = self._ran = 0.0  # seconds in flight of all that are answered; integral of the batch
@@ -204,7 +185,7 @@ class _VirtualClock:
     def send(self, at: float) -> None:
         """Send the next request, with the next lengths, at time `at`; do nothing if there are no more lengths.
 
-        HarnessError where it does not fit into the KV cache.
+        Raise HarnessError if it does not fit into the KV cache.
         """
         lengths = next(self._lengths, None)
         if lengths is None:
@@ -283,26 +264,32 @@ def _each(lengths: Lengths) -> Iterator[tuple[int, int]]:
 # ---- what comes out -------------------------------------------------------------------------------------
 
 
-def _simulation(clock: _VirtualClock, opened: _Totals, closed: _Totals, answers: Sequence[_RequestTimes]) -> Simulation:
+def _level(
+    clock: _VirtualClock,
+    opened: _Totals,
+    closed: _Totals,
+    answers: Sequence[_RequestTimes],
+    concurrency: int | None = None,
+) -> SteppedLevel:
+    """Return rates between two readings of the totals, and the latencies of these answers."""
     seconds = closed.now - opened.now
     requests = closed.answers - opened.answers
     long = [answer for answer in answers if answer.tokens > 1]
-    decoding = [answer.done - answer.first for answer in long]
+    decoding = sum(answer.done - answer.first for answer in long)
     gaps = clock.gaps[opened.gaps : closed.gaps] if clock.one_by_one else []
-    itl = _spread_of_gaps(gaps, sum(decoding) / sum(answer.tokens - 1 for answer in long)) if long else None
-    return Simulation(
-        seconds=seconds,
+    itl = _spread_of_gaps(gaps, decoding / sum(answer.tokens - 1 for answer in long)) if long else None
+    return SteppedLevel(
+        concurrency=concurrency,
+        window_s=seconds,
         requests=requests,
-        throughput=(closed.tokens - opened.tokens) / seconds,
+        output_tokens_per_s=(closed.tokens - opened.tokens) / seconds,
         requests_per_s=requests / seconds,
         in_flight=(closed.busy - opened.busy) / seconds,
         running=(closed.ran - opened.ran) / seconds,
         preemptions=closed.preemptions - opened.preemptions,
-        steps=closed.steps - opened.steps,
-        ttft=_spread([answer.first - answer.sent for answer in answers]),
-        itl=itl,
-        tpot=_spread([each / (answer.tokens - 1) for each, answer in zip(decoding, long, strict=True)]),
-        e2e=_spread([answer.done - answer.sent for answer in answers]),
+        ttft_s=_spread([answer.first - answer.sent for answer in answers]),
+        itl_s=itl,
+        e2e_s=_spread([answer.done - answer.sent for answer in answers]),
     )
 
 

@@ -14,24 +14,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.data.manifest import RoofWindow
 from harness.predict.deployment import FRONT_ENDS, Deployment, check, kv_share
 from harness.predict.model import Model, expert_hits, kind, parameters, weights
 
 _B_ACT = 2  # bytes of an activation on a link
-_LINEAR = 1e-13  # of a step time: what rounding may bend
+_LINEAR = 1e-13  # share of a step time that rounding may bend
 # Set on published curves, docs/predict.md; the dense one is a published fit on an H100.
 _LAYER_OVERHEAD = {"dense": 32e-6, "experts": 50e-6, "latent attention": 70e-6}  # seconds per layer and step
 _SHOWN = 1.1  # steps until the client has a first token; set on published open loops, docs/predict.md
-_INT4_READ = 0.6  # of the bandwidth, where 4-bit weights are expanded as they are read
-
-
-class WindowCost(msgspec.Struct, frozen=True):
-    """Seconds in layers that attend to only so many tokens, as their namesakes in StepCost."""
-
-    tokens: int
-    kv: float
-    attend: float
-    prompt_attend: float
+_INT4_READ = 0.6  # share of the bandwidth, where 4-bit weights are expanded as they are read
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,18 +40,18 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     request: float  # per running request
     api: float  # per request, outside the batch
     token_in: float = 0.0  # taking in one prompt token, outside the batch
-    first: float = 0.0  # steps that a first token waits where its prompt is more than CUDA graphs hold
+    first: float = 0.0  # steps that a first token waits if its prompt is more than CUDA graphs hold
     graphed: int = 0  # prompt tokens that these hold
     together: float = 0.0  # share of a batch that meets
     expert: float = 0.0  # reading one expert of every layer that has any
     experts: int = 0  # E
     per_token: int = 0  # k
     sharing: float = 1.0  # replicas whose tokens meet at the same experts
-    windows: tuple[WindowCost, ...] = ()
+    windows: tuple[RoofWindow, ...] = ()
     state: float = 0.0  # reading and writing one request's constant states
     sync: float = 0.0  # links: latency of one pass
     sync_token: float = 0.0  # links: one token of a pass
-    stages: int = 1  # of the pipeline
+    stages: int = 1  # stages of the pipeline
     micro: int = 1  # batches that are in it at once
     hop: float = 0.0  # links: latency from the first stage to the last
     verified: int = 1  # tokens of a request in one step: one more than are drafted
@@ -124,10 +116,11 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     )
 
 
-def _mixing(model: Model, deployment: Deployment) -> list[WindowCost]:
+def _mixing(model: Model, deployment: Deployment) -> list[RoofWindow]:
     """Return the costs of attention, in seconds a token: for each kind of layer its KV reads and its FLOP.
 
-    0 tokens: no window. Layers that choose tokens have a second entry: all keys are read and compared in 8 bits.
+    A window of 0 tokens is unlimited. Layers that choose tokens have a second entry: all keys are read and compared in
+    8 bits.
     """
     card, speed, tp = deployment.gpu, deployment.speed, deployment.tp
     bytes_per_s = card.bandwidth * deployment.mbu * speed
@@ -137,12 +130,12 @@ def _mixing(model: Model, deployment: Deployment) -> list[WindowCost]:
     for each in model.attention:
         kv = each.layers * each.kv * model.kv_bits / 8 * kv_share(each.kv_heads, tp) / bytes_per_s
         attend, pairs = (each.layers * flop / card.flops["bf16"] for flop in (each.attend, each.prefill))
-        # of one squared prompt token: half of all pairs are causal
+        # seconds per squared prompt token: half of all pairs are causal
         causal = 1 if each.both_ways and not each.window else 2
-        found.append(WindowCost(each.window or 0, kv, attend / decode, pairs / causal / prefill))
+        found.append(RoofWindow(each.window or 0, kv, attend / decode, pairs / causal / prefill))
         if each.index:
             kept, compared = each.layers * each.index.kept / bytes_per_s, each.layers * each.index.attend / small * tp
-            found.append(WindowCost(0, kept, compared / decode, compared / prefill / 2))
+            found.append(RoofWindow(0, kept, compared / decode, compared / prefill / 2))
     return found
 
 

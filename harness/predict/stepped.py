@@ -17,13 +17,13 @@ from harness.data.prediction import PredictedLevel, SteppedLevel, batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
-from harness.predict.simulate import CARRIED, Lengths, Simulation, closed_loop, open_loop
+from harness.predict.simulate import CARRIED, Lengths, closed_loop, open_loop
 from harness.predict.steady import caps, steady_state
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths, Mixture, means
 
-_ROUNDS = 4  # of all users, in the window of a closed loop
-_WARM_UP, _WINDOW = 5, 20  # of an open loop, in the time of a request in a full batch
+_ROUNDS = 4  # rounds of all users in the window of a closed loop
+_WARM_UP, _WINDOW = 5, 20  # in an open loop, in times of a request in a full batch
 _ARRIVALS = 2000  # in its window, at least
 _FLOOD = 20.0  # times what is sustained: beyond it there is only the queue to simulate
 
@@ -40,7 +40,7 @@ def at_levels(
     for level in levels:
         over = level.ttft_s + mean.output_tokens * (level.itl_s or 0.0)
         each, more = divmod(level.concurrency, where.dp)
-        shares = [(each + 1, more), (each, where.dp - more)]  # of the users, and how many replicas have so many
+        shares = [(each + 1, more), (each, where.dp - more)]  # users of a replica, and how many replicas have so many
         parts = []
         for C, replicas in shares:
             if C and replicas:
@@ -49,7 +49,7 @@ def at_levels(
                     requests = math.ceil(requests / len(lengths)) * len(lengths)
                 seen = closed_loop(machine, _endless(lengths), C, requests=requests, stagger=over)
                 parts.append((replicas, seen))
-        stepped = _level(parts, concurrency=level.concurrency)
+        stepped = msgspec.structs.replace(_together(parts), concurrency=level.concurrency)
         ratio = stepped.output_tokens_per_s / level.output_tokens_per_s.mid
         found.append(msgspec.structs.replace(stepped, over_closed_form=ratio))
     return found
@@ -83,7 +83,7 @@ def at_rates(
             seconds = math.ceil(seconds / period_s) * period_s
         machine, each = _machine(model, where, mean), _endless(lengths)
         seen = open_loop(machine, each, arrivals(level, share), warm_up=_WARM_UP * request, seconds=seconds)
-        found.append(_level([(where.dp, seen)], rate=rate))
+        found.append(msgspec.structs.replace(_together([(where.dp, seen)]), rate=rate))
     return found
 
 
@@ -98,28 +98,10 @@ def _machine(model: Model, where: Deployment, mean: MeanLengths) -> StepMachine:
     return StepMachine(model, where, mean.context)
 
 
-def _level(
-    parts: Sequence[tuple[int, Simulation]], *, concurrency: int | None = None, rate: float | None = None
-) -> SteppedLevel:
-    """Return a level of all replicas from (number of replicas, their simulation), the fullest first; rates added."""
-
-    def total(field: str) -> float:
-        return float(sum(replicas * getattr(seen, field) for replicas, seen in parts))
-
+def _together(parts: Sequence[tuple[int, SteppedLevel]]) -> SteppedLevel:
+    """Return a level of all replicas from (how many, the level of each), the fullest first: rates and counts added."""
     fullest = parts[0][1]
-    return SteppedLevel(
-        concurrency=concurrency,
-        rate=rate,
-        offered_requests_per_s=None if fullest.offered_per_s is None else total("offered_per_s"),
-        window_s=fullest.seconds,
-        requests=round(total("requests")),
-        output_tokens_per_s=total("throughput"),
-        requests_per_s=total("requests_per_s"),
-        in_flight=total("in_flight"),
-        running=total("running"),
-        preemptions=round(total("preemptions")),
-        ttft_s=fullest.ttft,
-        itl_s=fullest.itl,
-        e2e_s=fullest.e2e,
-        unstable=fullest.unstable,
-    )
+    added = ["requests", "output_tokens_per_s", "requests_per_s", "in_flight", "running", "preemptions"]
+    added += [] if fullest.offered_requests_per_s is None else ["offered_requests_per_s"]
+    sums = {name: sum(replicas * getattr(seen, name) for replicas, seen in parts) for name in added}
+    return msgspec.structs.replace(fullest, **sums)

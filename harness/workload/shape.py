@@ -33,18 +33,14 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
 
 
 class Class(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of request: how many of them there are, how long they are, and how they are sent."""
+    """One kind of request: how many of them there are, how long they are, and when they are given up."""
 
     name: str = ""
-    share: float = 1.0  # of the requests, relative to the other classes'
+    share: float = 1.0  # weight among the classes
     input: Distribution
     output: Distribution
     pairs: tuple[tuple[int, int], ...] = ()  # prompt and answer lengths drawn together; empty: apart
-    model: str = ""  # or the name of an adapter; "": the run's
-    priority: int | None = None
-    slo: dict[str, float] = {}  # seconds by limit
     cancel: Cancel | None = None
-    structured: bool = False
 
     def lengths(self, rng: random.Random) -> tuple[int, int]:
         """Return the tokens of one prompt and of its answer."""
@@ -74,7 +70,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
     classes: tuple[Class, ...]  # at least one, and a share above 0 among them
     seed: int
     decodes: bool = True  # False: nothing is, and no answer has tokens
-    prefix_tokens: float = 0  # that a prompt begins with, besides its own; the mean of all requests
+    prefix_tokens: float = 0  # mean leading tokens of a prompt that come before its own
 
     def shape(self, number: int) -> Shape:
         """Return the n-th request's class, lengths and whether it is cancelled, drawn at random by seed and number."""
@@ -139,28 +135,17 @@ def of(scenario: Scenario) -> Mix:
         lengths = Fixed(round(dataset.input_tokens)), Fixed(round(dataset.output_tokens))
         return Mix((Class(input=lengths[0], output=lengths[1]),), workload.seed or 0)
     if workload.session or workload.node:
-        from harness.workload import tasks  # which knows words, graphs and datasets: a prediction starts without them
+        from harness.workload import tasks  # knows words, graphs and datasets: a prediction starts without them
 
         return Mix((joint(tasks.lengths(scenario)),), workload.seed or 0)
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
     specs, prefix = scenario.class_ or (one,), workload.prefix
     in_front = prefix.share * prefix.tokens if prefix else 0
-    classes = tuple(_class(spec) for spec in specs)
-    return Mix(classes, workload.seed or 0, decodes=scenario.decodes, prefix_tokens=in_front)
-
-
-def _class(spec: ClassSpec) -> Class:
-    return Class(
-        name=spec.name,
-        share=spec.share,
-        input=parse(spec.input),
-        output=parse(spec.output),
-        model=spec.model,
-        priority=spec.priority,
-        slo=spec.slo,
-        cancel=spec.cancel,
-        structured=spec.structured,
+    classes = tuple(
+        Class(name=each.name, share=each.share, input=parse(each.input), output=parse(each.output), cancel=each.cancel)
+        for each in specs
     )
+    return Mix(classes, workload.seed or 0, decodes=scenario.decodes, prefix_tokens=in_front)
 
 
 def joint(pairs: Sequence[tuple[int, int]]) -> Class:
@@ -184,10 +169,10 @@ def representative(scenario: Scenario) -> MeanLengths | Mixture:
     MeanLengths(input_tokens=512, output_tokens=128, weighted=None, inputs=1)
     """
     mix, prefix = of(scenario), scenario.workload.prefix or None
-    if not scenario.decodes:  # means are enough where no long text holds up short ones
+    if not scenario.decodes:  # means are enough if no long text holds up short ones
         return MeanLengths(mix.mean().input_tokens, 0.0, inputs=scenario.workload.inputs or 1)
     if scenario.one_length:
-        return mix.mean()  # with what prompts share
+        return mix.mean()  # includes what prompts share
     share, tokens = (prefix.share, prefix.tokens) if prefix else (0.0, 0)
     found = mix.stratified(_STANDING)
     return [(P + tokens * (i < share * len(found)), G) for i, (P, G) in enumerate(found)]

@@ -1,10 +1,10 @@
 """A task: requests that wait for each other, of an agent's graph (`graph`) or of a session of turns (`session`).
 
 A session is a chain, in which each request waits for the one before. A graph also has fan-outs, joins and sub-agents.
-Whoever has a clock and sockets runs both in the same way (`load.sending`), one task in a slot:
+Whoever has a clock and sockets runs both in the same way (`load.requests`), one task in a slot:
 
     task = tasks.task(number)
-    progress = Progress(task, start_s=now)
+    progress = TaskProgress(task, start_s=now)
     while not progress.over:
         for node, due_s in progress.ready(now):
             send conversation.request(task, node, progress.answers), due at due_s
@@ -20,7 +20,7 @@ import heapq
 
 import msgspec
 
-MOST_NODES = 1000  # of a task: so a request's number can be worked out from its task's
+MOST_NODES = 1000  # most nodes of a task: so a request's number can be worked out from its task's
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -28,7 +28,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str = ""
     parents: tuple[int, ...] = ()  # places in the task of the nodes that it waits for; each is before it
-    input_tokens: int  # of its own message: what it answers to and what came before come on top
+    input_tokens: int  # tokens of its own message: what it answers to and what came before come on top
     output_tokens: int
     pause_s: float = 0.0  # from the end of its last parent, or from the task's start, until it is due
     fresh: bool = False  # begins a conversation of its own, as a sub-agent does; else goes on with its first parent's
@@ -43,7 +43,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that belong together, each behind its parents."""
 
-    number: int  # of a run, each once
+    number: int  # number in a run, each once
     nodes: tuple[Node, ...]
 
     def request_number(self, node: int) -> int:
@@ -55,7 +55,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.number * MOST_NODES + node
 
 
-class Progress:
+class TaskProgress:
     """How far one task has come: which of its nodes may be sent, and when.
 
     A node is due when all its parents have ended and its pause is over. What waits for a node that failed, directly
@@ -63,7 +63,7 @@ class Progress:
     """
 
     def __init__(self, task: Task, start_s: float = 0.0) -> None:
-        self.answers: dict[int, str] = {}  # of the nodes that have ended, by their place in the task
+        self.answers: dict[int, str] = {}  # answers of the nodes that have ended, by their place in the task
         self.failed = False
         self._nodes = task.nodes
         self._waits_for = [len(node.parents) for node in task.nodes]
@@ -84,7 +84,7 @@ class Progress:
 
     @property
     def next_due_s(self) -> float | None:
-        """Return when the next node is due that only waits for its pause; None where there is none."""
+        """Return when the next node is due that only waits for its pause; None if there is none."""
         return self._due[0][0] if self._due else None
 
     def ready(self, now_s: float) -> list[tuple[int, float]]:

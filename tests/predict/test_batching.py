@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.data.manifest import RoofWindow
 from harness.predict.batching import Step, StepMachine, Token
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.sequence import SimulatedRequest
-from harness.predict.step import WindowCost, decode_time, prefill_time, step_cost
+from harness.predict.step import decode_time, prefill_time, step_cost
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"), max_num_seqs=16)
@@ -554,7 +555,7 @@ def test_two_bends_that_cancel_in_three_points_are_seen():
     slope, window = 2.0**-30, 3002
     cost = msgspec.structs.replace(
         COST, weights=1000 * slope, kv=slope, attend=slope, token=0.0, step=0.0, request=0.0,
-        windows=(WindowCost(tokens=window, kv=0.0, attend=slope, prompt_attend=0.0),),
+        windows=(RoofWindow(tokens=window, kv=0.0, attend=slope, prompt_attend=0.0),),
     )  # fmt: skip
     assert decode_time(cost, 1, 2001.5) == (decode_time(cost, 1, 2) + decode_time(cost, 1, 4001)) / 2
     server = machine()

@@ -71,26 +71,26 @@ def test_in_steady_state_it_agrees_with_the_closed_form(name, card, figures, C):
     there = deployment(gpu(card), max_num_seqs=24, **figures, **NO_FRONT_END)
     served, shape = model(model_config(name), name), MeanLengths(512, 128)
     seen, point = both_ways(served, there, shape, C)
-    assert seen.throughput == pytest.approx(point.throughput, rel=0.02)
+    assert seen.output_tokens_per_s == pytest.approx(point.throughput, rel=0.02)
     assert seen.requests_per_s == pytest.approx(point.requests_per_s, rel=0.02)
     assert seen.running == pytest.approx(min(C, 24), rel=0.02)
-    assert seen.itl.mean == pytest.approx(point.itl, rel=0.02)
+    assert seen.itl_s.mean == pytest.approx(point.itl, rel=0.02)
     assert seen.preemptions == 0
-    assert seen.e2e.mean == pytest.approx(C * shape.output_tokens / point.throughput, rel=0.02)
+    assert seen.e2e_s.mean == pytest.approx(C * shape.output_tokens / point.throughput, rel=0.02)
     if "draft_tokens" not in figures:
         # What comes into the same step is waited for. At fixed lengths the same prompts meet in every round, by how
         # the load began: up to half more of them than at random.
         cost = step_cost(served, there)
         others = (point.batch - 1) / shape.output_tokens * prefill_time(cost, 512, 512 * cost.cached, point.batch)
-        assert 0.98 * point.ttft < seen.ttft.mean < 1.02 * (point.ttft + 1.5 * others)
+        assert 0.98 * point.ttft < seen.ttft_s.mean < 1.02 * (point.ttft + 1.5 * others)
 
 
 @pytest.mark.parametrize("C", [4, 12, 24, 48])
 def test_where_kv_memory_binds_an_engine_that_reserves_agrees_with_the_closed_form(C):
     there = msgspec.structs.replace(H100, max_num_seqs=1024, kv_tokens=12 * 1200, reserve=True)
     seen, point = both_ways(LLAMA, there, MeanLengths(1000, 200), C)
-    assert seen.throughput == pytest.approx(point.throughput, rel=0.02)
-    assert seen.ttft.mean == pytest.approx(point.ttft, rel=0.02)
+    assert seen.output_tokens_per_s == pytest.approx(point.throughput, rel=0.02)
+    assert seen.ttft_s.mean == pytest.approx(point.ttft, rel=0.02)
     assert seen.preemptions == 0
 
 
@@ -109,8 +109,9 @@ def test_where_kv_memory_binds_and_the_engine_preempts_the_closed_form_lacks_wha
     assert seen.running == pytest.approx(B, rel=0.03)
     assert seen.preemptions / seen.requests == pytest.approx(again, rel=0.25)
     t_pre = prefill_time(COST, P) + again * prefill_time(COST, G / again)
-    assert seen.throughput == pytest.approx(B / (decode_time(COST, B, B * shape.context) + B / G * t_pre), rel=0.03)
-    assert 0.85 < seen.throughput / point.throughput < 0.95
+    step = decode_time(COST, B, B * shape.context) + B / G * t_pre
+    assert seen.output_tokens_per_s == pytest.approx(B / step, rel=0.03)
+    assert 0.85 < seen.output_tokens_per_s / point.throughput < 0.95
 
 
 def test_fixed_lengths_that_cost_the_same_stand_for_variable_ones():
@@ -119,7 +120,7 @@ def test_fixed_lengths_that_cost_the_same_stand_for_variable_ones():
     shape = means(lengths)
     point = steady_state(COST, shape, 16, 16)
     seen = closed_loop(machine(), lengths, 16, requests=1000, stagger=1.0)
-    assert seen.throughput == pytest.approx(point.throughput, rel=0.02)
+    assert seen.output_tokens_per_s == pytest.approx(point.throughput, rel=0.02)
 
 
 def test_a_first_token_waits_for_the_prompts_that_came_into_the_same_step():
@@ -129,18 +130,18 @@ def test_a_first_token_waits_for_the_prompts_that_came_into_the_same_step():
     lengths = [(P, rng.randint(G // 2, 3 * G // 2)) for _ in range(1200)]
     seen = closed_loop(machine(max_num_seqs=512), lengths, B, requests=900, stagger=5.0)
     t_dec, t_pre = decode_time(COST, B, B * (P + G / 2)), prefill_time(COST, P)
-    assert seen.ttft.mean == pytest.approx(t_dec + (1 + (B - 1) / G) * t_pre, rel=0.03)
-    assert seen.ttft.mean > 1.3 * (t_dec + t_pre)
+    assert seen.ttft_s.mean == pytest.approx(t_dec + (1 + (B - 1) / G) * t_pre, rel=0.03)
+    assert seen.ttft_s.mean > 1.3 * (t_dec + t_pre)
 
 
 def test_below_the_cap_chunks_cost_little_as_the_weights_are_read_for_those_who_decode():
     there = msgspec.structs.replace(H100, max_num_seqs=512, max_num_batched_tokens=512)
     below, point = both_ways(LLAMA, there, MeanLengths(1000, 200), 48)
-    assert 0.98 < below.throughput / point.throughput < 1.0
+    assert 0.98 < below.output_tokens_per_s / point.throughput < 1.0
     above, point = both_ways(
         LLAMA, there, MeanLengths(1000, 200), 128, rounds=2
     )  # the budget binds: every pass is full
-    assert above.throughput == pytest.approx(point.throughput, rel=0.005)
+    assert above.output_tokens_per_s == pytest.approx(point.throughput, rel=0.005)
 
 
 def test_chunks_shorten_the_longest_gap_between_tokens():
@@ -148,15 +149,15 @@ def test_chunks_shorten_the_longest_gap_between_tokens():
     whole = closed_loop(machine(), lengths, 8, requests=40, stagger=1.0)
     lengths = itertools.cycle([(200, 50), (8000, 50)])
     chunks = closed_loop(machine(max_num_batched_tokens=512), lengths, 8, requests=40, stagger=1.0)
-    assert chunks.itl.max < 0.2 * whole.itl.max
+    assert chunks.itl_s.max < 0.2 * whole.itl_s.max
 
 
 def test_speculation_multiplies_the_single_stream_by_what_it_gains_a_step():
     slow = closed_loop(machine(), MeanLengths(100, 400), 1, requests=3)
     fast = closed_loop(machine(draft_tokens=3, acceptance=0.8), MeanLengths(100, 400), 1, requests=3)
     gain = (1 - 0.8**4) / (1 - 0.8)
-    assert fast.throughput / slow.throughput == pytest.approx(gain, rel=0.02)
-    assert fast.itl.p50 is None  # tokens come several at a time
+    assert fast.output_tokens_per_s / slow.output_tokens_per_s == pytest.approx(gain, rel=0.02)
+    assert fast.itl_s.p50 is None  # tokens come several at a time
 
 
 # ---- properties -----------------------------------------------------------------------------------------
@@ -218,9 +219,9 @@ def test_littles_law_is_an_identity_over_a_whole_trace_and_no_token_is_lost(serv
     seen = open_loop(machine(**server), lengths, times)
     if seen.unstable:
         return
-    assert seen.requests == seen.e2e.n == len(times)
-    assert seen.throughput * seen.seconds == pytest.approx(sum(G for _, G in lengths[: len(times)]))
-    assert seen.in_flight * seen.seconds == pytest.approx(seen.e2e.mean * seen.e2e.n)
+    assert seen.requests == seen.e2e_s.n == len(times)
+    assert seen.output_tokens_per_s * seen.window_s == pytest.approx(sum(G for _, G in lengths[: len(times)]))
+    assert seen.in_flight * seen.window_s == pytest.approx(seen.e2e_s.mean * seen.e2e_s.n)
 
 
 @settings(max_examples=50)
@@ -234,10 +235,10 @@ def test_one_place_and_one_token_a_request_is_lindleys_queue(plan):
     for at, (P, _) in zip(times, lengths, strict=True):
         free = max(free, at) + decode_time(COST, 1, P) + prefill_time(COST, P, decoding=1)
         waits.append(free - at)
-    assert seen.seconds == pytest.approx(free)
+    assert seen.window_s == pytest.approx(free)
     if not seen.unstable:
-        assert seen.ttft.mean == pytest.approx(sum(waits) / len(waits))
-        assert seen.ttft.max == pytest.approx(max(waits))
+        assert seen.ttft_s.mean == pytest.approx(sum(waits) / len(waits))
+        assert seen.ttft_s.max == pytest.approx(max(waits))
 
 
 @settings(max_examples=25)
@@ -246,8 +247,8 @@ def test_littles_law_holds_within_the_requests_that_cross_the_windows_edges(C, G
     seen = closed_loop(machine(), MeanLengths(64, G), C, requests=3 * C, stagger=stagger, turnaround=turnaround)
     assert seen.in_flight <= C + 1e-9
     # At most C requests cross either edge, of at least 3 C in the window.
-    assert seen.requests_per_s * seen.e2e.mean == pytest.approx(seen.in_flight, rel=1 / 3)
-    assert seen.e2e.mean == pytest.approx(seen.ttft.mean + (G - 1) * seen.itl.mean)
+    assert seen.requests_per_s * seen.e2e_s.mean == pytest.approx(seen.in_flight, rel=1 / 3)
+    assert seen.e2e_s.mean == pytest.approx(seen.ttft_s.mean + (G - 1) * seen.itl_s.mean)
 
 
 # ---- the closed loop ------------------------------------------------------------------------------------
@@ -256,31 +257,31 @@ def test_littles_law_holds_within_the_requests_that_cross_the_windows_edges(C, G
 def test_littles_law_is_an_identity_over_whole_rounds():
     seen = closed_loop(machine(), MeanLengths(128, 64), 32, requests=128, stagger=1.0)
     assert seen.in_flight == pytest.approx(32)
-    assert seen.requests_per_s * seen.e2e.mean == pytest.approx(32, rel=1e-6)
+    assert seen.requests_per_s * seen.e2e_s.mean == pytest.approx(32, rel=1e-6)
 
 
 def test_a_user_who_misses_the_step_that_has_begun_loses_one_step_a_request():
     # One step of G + 1, which with prefills in some steps is not exactly 1/65.
     prompt = closed_loop(machine(), MeanLengths(16, 64), 8, requests=64, stagger=1.0)
     late = closed_loop(machine(), MeanLengths(16, 64), 8, requests=64, stagger=1.0, turnaround=1e-4)
-    assert late.throughput / prompt.throughput == pytest.approx(64 / 65, rel=5e-3)
+    assert late.output_tokens_per_s / prompt.output_tokens_per_s == pytest.approx(64 / 65, rel=5e-3)
 
 
 def test_overhead_outside_the_batch_lengthens_the_first_token():
     plain = closed_loop(machine(), PLAIN, 1, requests=4)
     slow = closed_loop(machine(o_api=0.05), PLAIN, 1, requests=4)
-    assert slow.ttft.mean - plain.ttft.mean == pytest.approx(0.05)
-    assert slow.itl.mean == pytest.approx(plain.itl.mean)
+    assert slow.ttft_s.mean - plain.ttft_s.mean == pytest.approx(0.05)
+    assert slow.itl_s.mean == pytest.approx(plain.itl_s.mean)
 
 
 def test_a_percentile_of_the_gaps_is_one_of_the_gaps_and_each_stream_counts():
     # One user: 62 gaps of each request are decode steps of growing context, and their median is the middle one.
     seen = closed_loop(machine(), MeanLengths(100, 64), 1, requests=1)
     steps = [decode_time(COST, 1, 100 + k) for k in range(1, 64)]
-    assert seen.itl.p50 == pytest.approx(steps[31])
-    assert seen.itl.max == pytest.approx(steps[-1])
-    assert seen.itl.mean == pytest.approx(sum(steps) / 63)
-    assert seen.itl.p90 is None  # 63 steps do not carry it
+    assert seen.itl_s.p50 == pytest.approx(steps[31])
+    assert seen.itl_s.max == pytest.approx(steps[-1])
+    assert seen.itl_s.mean == pytest.approx(sum(steps) / 63)
+    assert seen.itl_s.p90 is None  # 63 steps do not carry it
 
 
 def test_lengths_that_end_within_the_warm_up_are_an_error():
@@ -306,8 +307,8 @@ def test_what_comes_is_what_is_answered_below_the_sustainable_rate(k):
     rate = 0.8 * sustainable()
     seen = open_loop(machine(), PLAIN, arrivals(random.Random(1), rate, k), warm_up=5, seconds=60)
     assert not seen.unstable
-    assert seen.requests_per_s == pytest.approx(seen.offered_per_s, rel=0.05)
-    assert seen.ttft.n == pytest.approx(seen.offered_per_s * seen.seconds, abs=1)
+    assert seen.requests_per_s == pytest.approx(seen.offered_requests_per_s, rel=0.05)
+    assert seen.ttft_s.n == pytest.approx(seen.offered_requests_per_s * seen.window_s, abs=1)
 
 
 @pytest.mark.parametrize("k", [1.0, 0.25])
@@ -316,8 +317,8 @@ def test_above_the_sustainable_rate_it_says_so_and_gives_no_latencies(k):
     seen = open_loop(machine(), PLAIN, arrivals(random.Random(1), rate, k), warm_up=5, seconds=20)
     assert seen.unstable
     assert seen.requests_per_s == pytest.approx(sustainable(), rel=0.02)
-    assert seen.offered_per_s > 1.1 * seen.requests_per_s
-    assert (seen.ttft, seen.itl, seen.tpot, seen.e2e) == (None, None, None, None)
+    assert seen.offered_requests_per_s > 1.1 * seen.requests_per_s
+    assert (seen.ttft_s, seen.itl_s, seen.e2e_s) == (None, None, None)
 
 
 def test_regular_arrivals_are_told_from_too_many_to_five_percent():
@@ -332,24 +333,24 @@ def test_bursts_wait_longer_at_the_same_rate():
     poisson, bursts = (
         open_loop(machine(), PLAIN, arrivals(random.Random(2), rate, k), warm_up=5, seconds=60) for k in (1.0, 0.2)
     )
-    assert regular.ttft.p99 < 0.6 * poisson.ttft.p99
-    assert poisson.ttft.p99 < 0.6 * bursts.ttft.p99
+    assert regular.ttft_s.p99 < 0.6 * poisson.ttft_s.p99
+    assert poisson.ttft_s.p99 < 0.6 * bursts.ttft_s.p99
 
 
 def test_latencies_are_of_the_requests_that_came_in_the_window_to_their_end():
     # One before the window, two in it of which the second ends far after it, one that comes later.
     seen = open_loop(machine(), [(10, 5), (10, 5), (10, 500), (10, 5)], [0.0, 1.0, 1.4, 2.0], warm_up=0.5, seconds=1.0)
-    assert seen.e2e.n == 2
-    assert seen.e2e.max > 500 * COST.weights
+    assert seen.e2e_s.n == 2
+    assert seen.e2e_s.max > 500 * COST.weights
     assert seen.requests == 1
-    assert seen.offered_per_s == pytest.approx(2.0, rel=0.02)
+    assert seen.offered_requests_per_s == pytest.approx(2.0, rel=0.02)
 
 
 def test_an_idle_server_waits_for_the_next_request():
     alone = open_loop(machine(), PLAIN, [0.0])
     apart = open_loop(machine(), PLAIN, [0.0, 100.0])
-    assert apart.e2e.mean == pytest.approx(alone.e2e.mean)
-    assert apart.seconds == pytest.approx(100 + alone.seconds)
+    assert apart.e2e_s.mean == pytest.approx(alone.e2e_s.mean)
+    assert apart.window_s == pytest.approx(100 + alone.window_s)
 
 
 def test_arrivals_that_go_back_in_time_are_an_error():
@@ -460,11 +461,11 @@ def test_what_takes_requests_in_delays_every_token_alike():
     (seen, _), (plain, _) = both_ways(LLAMA, there, shape, 1), both_ways(LLAMA, H100, shape, 1)
     # 1000 tokens are taken in for 10 ms, and the first token is six steps late
     later = 1000 * 1e-5 + 6 * decode_time(COST, 1, 1000)
-    assert seen.ttft.mean - plain.ttft.mean == pytest.approx(later, rel=1e-2)
-    assert seen.e2e.mean - plain.e2e.mean == pytest.approx(later, rel=1e-2)
-    assert (seen.itl.mean, seen.throughput) == pytest.approx((plain.itl.mean, plain.throughput))
+    assert seen.ttft_s.mean - plain.ttft_s.mean == pytest.approx(later, rel=1e-2)
+    assert seen.e2e_s.mean - plain.e2e_s.mean == pytest.approx(later, rel=1e-2)
+    assert (seen.itl_s.mean, seen.output_tokens_per_s) == pytest.approx((plain.itl_s.mean, plain.output_tokens_per_s))
     cached = [msgspec.structs.replace(each, prefix_hit=0.9) for each in (there, H100)]
     (seen, _), (plain, _) = (both_ways(LLAMA, each, shape, 1) for each in cached)
     # 100 tokens that are not cached are in a CUDA graph
     later = 1000 * 1e-5 + 1.1 * decode_time(COST, 1, 1000)
-    assert seen.ttft.mean - plain.ttft.mean == pytest.approx(later, rel=1e-2)
+    assert seen.ttft_s.mean - plain.ttft_s.mean == pytest.approx(later, rel=1e-2)

@@ -42,7 +42,7 @@ def test_closed_form_step_machine_and_live_endpoint_give_the_same_curve(tmp_path
     }
     for C in LEVELS:
         machine = StepMachine(served.model, served.deployment, workload.context)
-        jumped = simulate.closed_loop(machine, workload, C, requests=max(100, 6 * C), stagger=0.3).throughput
+        jumped = simulate.closed_loop(machine, workload, C, requests=max(100, 6 * C), stagger=0.3).output_tokens_per_s
         assert jumped == pytest.approx(closed[C], rel=CLOSE), C
     for C in LIVE:
         assert live[C] == pytest.approx(closed[C], rel=CLOSE), C

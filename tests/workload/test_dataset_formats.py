@@ -54,6 +54,8 @@ def test_azure_2024_has_a_zone_and_not_always_a_fraction(tmp_path: Path) -> None
     rows = rows_of(tmp_path, "code.csv", AZURE_2024)
     assert [row.at_s for row in rows] == pytest.approx([0.0, 0.007405, 0.99007], abs=1e-6)
     assert rows[2].output_tokens is None, "no answer is no length"
+    assert rows[2].notes == ("an answer of 0 tokens says no length: as many as --output-tokens are asked for",)
+    assert not rows[0].notes
 
 
 def test_burstgpt_says_of_a_failed_request_only_how_long_it_was(tmp_path: Path) -> None:

@@ -327,3 +327,28 @@ def test_a_column_that_is_not_there_or_means_nothing_is_refused(
     path = file(tmp_path, "x.jsonl", json_lines([{"q": "Why?"}]))
     with pytest.raises(HarnessError, match=words):
         open_dataset(path, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("record", "right"),
+    [
+        ({"promt": "a"}, "prompt"),
+        ({"prompt": "a", "ouput_tokens": 3}, "output_tokens"),
+        ({"prompt": "a", "max_tokesn": 3}, "max_tokens"),
+        ({"prompt": "a", "sesion_id": "x"}, "session_id"),
+        ({"body": {"messages": ASKED, "max_toekns": 3}}, "max_tokens"),
+    ],
+)
+def test_a_field_that_misses_a_name_by_a_letter_is_refused_unless_the_format_is_named(
+    tmp_path: Path, record: dict[str, Any], right: str
+) -> None:
+    path = file(tmp_path, "x.jsonl", json_lines([record]))
+    with pytest.raises(HarnessError, match=f"no reader knows the field .*; did you mean '{right}'"):
+        open_dataset(path)
+    assert open_dataset(path, "plain").format == "plain"
+
+
+def test_a_field_that_only_resembles_a_name_is_no_mistake(tmp_path: Path) -> None:
+    record = {"prompt": "a", "prompts": 2, "answers": ["b"], "promt": "c", "arrival_time_ns": 4, "relay": 5, "id": 6}
+    record |= {"Response": "d", "answer1": "e", "Sessions": 7}
+    assert open_dataset(file(tmp_path, "x.jsonl", json_lines([record]))).format == "plain"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workload.task import Node, Progress, Task
+from harness.workload.task import Node, Task, TaskProgress
 
 
 def task(*nodes: tuple[tuple[int, ...], float]) -> Task:
@@ -18,7 +18,7 @@ def task(*nodes: tuple[tuple[int, ...], float]) -> Task:
     return Task(number=0, nodes=tuple(made))
 
 
-def ran(progress: Progress, took_s: float, failing: Collection[int] = ()) -> list[tuple[float, str, int]]:
+def ran(progress: TaskProgress, took_s: float, failing: Collection[int] = ()) -> list[tuple[float, str, int]]:
     """Run a task to its end, each request in the same time; (time, event, node) in order."""
     now_s, ends, log = 0.0, list[tuple[float, int]](), list[tuple[float, str, int]]()
     while not progress.over:
@@ -45,23 +45,23 @@ FAN_OUT = task(((), 0), ((0,), 1), ((0,), 1), ((0,), 3), ((1, 2, 3), 0))
 
 
 def test_a_chain_waits_for_each_end_and_pauses() -> None:
-    progress = Progress(CHAIN)
+    progress = TaskProgress(CHAIN)
     assert sent(ran(progress, took_s=2.0)) == [(0.0, 0), (7.0, 1), (9.5, 2)]
     assert (progress.failed, progress.answers) == (False, {0: "answer 0", 1: "answer 1", 2: "answer 2"})
 
 
 def test_a_fan_out_is_sent_at_once_and_the_join_after_the_last() -> None:
-    assert sent(ran(Progress(FAN_OUT), took_s=2.0)) == [(0.0, 0), (3.0, 1), (3.0, 2), (5.0, 3), (7.0, 4)]
+    assert sent(ran(TaskProgress(FAN_OUT), took_s=2.0)) == [(0.0, 0), (3.0, 1), (3.0, 2), (5.0, 3), (7.0, 4)]
 
 
 def test_a_sub_agent_runs_beside_its_parent_s_next_step() -> None:
     """plan → search → search again, beside plan → write; both → review."""
     agents = task(((), 0), ((0,), 0), ((1,), 0), ((0,), 1), ((3, 2), 0))
-    assert sent(ran(Progress(agents), took_s=2.0)) == [(0.0, 0), (2.0, 1), (3.0, 3), (4.0, 2), (6.0, 4)]
+    assert sent(ran(TaskProgress(agents), took_s=2.0)) == [(0.0, 0), (2.0, 1), (3.0, 3), (4.0, 2), (6.0, 4)]
 
 
 def test_a_task_begins_when_it_is_told_to() -> None:
-    progress = Progress(
+    progress = TaskProgress(
         task(
             ((), 2),
         ),
@@ -81,14 +81,14 @@ def test_a_task_begins_when_it_is_told_to() -> None:
     ],
 )
 def test_what_waits_for_a_failed_node_is_not_sent(which: Task, failing: set[int], nodes: list[int]) -> None:
-    progress = Progress(which)
+    progress = TaskProgress(which)
     assert [node for _, node in sent(ran(progress, took_s=2.0, failing=failing))] == nodes
     assert progress.failed
     assert progress.next_due_s is None
 
 
 def test_a_task_is_not_over_while_a_request_is_in_flight_or_a_pause_lasts() -> None:
-    progress = Progress(CHAIN)
+    progress = TaskProgress(CHAIN)
     assert (progress.over, progress.ready(0.0), progress.over) == (False, [(0, 0.0)], False)
     progress.ended(0, 2.0, "")
     assert (progress.over, progress.next_due_s) == (False, 7.0)
@@ -100,12 +100,12 @@ def test_a_task_is_not_over_while_a_request_is_in_flight_or_a_pause_lasts() -> N
 
 
 def test_what_is_due_is_given_ahead_earliest_first() -> None:
-    progress = Progress(task(((), 3), ((), 1), ((), 2), ((), 1)))
+    progress = TaskProgress(task(((), 3), ((), 1), ((), 2), ((), 1)))
     assert progress.ready(2.5) == [(1, 1.0), (3, 1.0), (2, 2.0)]
 
 
 def test_a_join_is_due_by_its_last_parent_s_end_whoever_tells_first() -> None:
-    progress = Progress(task(((), 0), ((), 0), ((0, 1), 1)))
+    progress = TaskProgress(task(((), 0), ((), 0), ((0, 1), 1)))
     progress.ready(0.0)
     progress.ended(1, 9.0, "")
     progress.ended(0, 4.0, "")
@@ -113,7 +113,7 @@ def test_a_join_is_due_by_its_last_parent_s_end_whoever_tells_first() -> None:
 
 
 def test_a_node_that_was_not_sent_cannot_end() -> None:
-    progress = Progress(CHAIN)
+    progress = TaskProgress(CHAIN)
     with pytest.raises(KeyError):
         progress.ended(1, 0.0, "")
 
@@ -136,7 +136,7 @@ def tasks(draw: st.DrawFn) -> Task:
 def test_every_node_follows_its_parents_and_only_what_descends_from_a_failure_is_left_out(
     which: Task, failing: set[int]
 ) -> None:
-    log = ran(Progress(which), took_s=1.0, failing=failing)
+    log = ran(TaskProgress(which), took_s=1.0, failing=failing)
     ended = {node: at_s for at_s, event, node in log if event == "ended"}
     left_out = set[int]()
     for i, node in enumerate(which.nodes):

@@ -15,8 +15,8 @@ import msgspec
 
 from harness.workload.request import Message
 
-BLOCK = 512  # tokens of one hash where a file says none: Mooncake's, github.com/kvcache-ai/Mooncake, FAST25-release
-MOST_TOKENS = 100_000_000  # of one prompt or answer: ten times the longest context that a model has
+BLOCK = 512  # tokens of one hash if a file says none: Mooncake's, github.com/kvcache-ai/Mooncake, FAST25-release
+MOST_TOKENS = 100_000_000  # most tokens of a prompt or answer: ten times the longest context that a model has
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 PromptTokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]  # no prompt has none
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -36,10 +36,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
     place: str = ""  # in the file: its line and byte, or its row
     prompt: str | tuple[Message, ...] | None = None
-    answer: str | None = None  # as it was recorded; its length is what this request should be answered with
-    input_tokens: int | None = None  # of the whole prompt
+    answer: str | None = None  # recorded text; this request's answer should have its length
+    input_tokens: int | None = None  # tokens of the whole prompt
     output_tokens: int | None = None
-    at_s: float | None = None  # by any clock; once it is read, since the first row
+    at_s: float | None = None  # time by any clock; once it is read, since the first row
     session: str = ""  # "": it belongs to none
     after: tuple[int, ...] | None = None  # rows of its session, from 0 on, that ended before; None: the one before
     pause_s: float | None = None  # from the end of the last of those, or its session's start, to its own beginning
@@ -47,16 +47,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     tools: tuple[dict[str, Any], ...] | None = None  # definitions, as OpenAI's chat has them
     whole: bool = False  # the prompt is all that is sent, though it is of a session
     notes: tuple[str, ...] = ()  # what of the row is left out, or is read in one of several ways
-    at_ms: float | None = None  # in place of at_s; in seconds where the first row's can only be those since 1970
+    at_ms: float | None = None  # in place of at_s; in seconds if the first row's can only be those since 1970
     block: int = BLOCK  # tokens of each block that has a hash
-    scope: str = ""  # where its hashes mean the same: a trace, or "" for the whole file
-    model: str = ""  # that it was sent to, by its name there; "": the file does not say
+    scope: str = ""  # a hash means the same within it: a trace, or "" for the whole file
+    model: str = ""  # name of the model that it was sent to; "": the file does not say
     cancel_s: float | None = None  # after its send it was given up; None: it was not
-    took_s: float | None = None  # until it was over: from then on the next one of its session pauses
+    took_s: float | None = None  # seconds until it was over: from then on the next one of its session pauses
 
 
 def _one(row: Row, _: str) -> tuple[Row]:
     return (row,)
+
+
+Rows = Callable[[Any, str], Iterable[Row]]
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +70,10 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     what: str  # one record is, in words
-    keys: tuple[frozenset[str], ...] = ()  # of a record's fields one of these sets is there; (): it has to be named
+    keys: tuple[frozenset[str], ...] = ()  # a record has one of these sets of fields; (): the format has to be named
     record: type[Any]
-    rows: Callable[[Any, str], Iterable[Row]] = _one  # the requests of a record at a place
-    # Where records are not read one by one, and what it yields are rows already.
+    rows: Rows = _one  # the requests of a record at a place
+    begin: Callable[[], Rows] | None = None  # in its place: reads a file's records, and remembers those before
+    # If given, the records are read together, not one by one; what it yields are rows already.
     gather: Callable[[Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]] | None = None
     complete: bool = False  # no field that the record does not have can be work

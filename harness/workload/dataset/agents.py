@@ -75,13 +75,13 @@ def waits(spans: Mapping[str, Waiting]) -> dict[str, tuple[str, ...]]:
 def _downwards(children: Mapping[str | None, Sequence[str]]) -> list[str]:
     """Return the names of all spans below the roots (the children of None), each behind its parent."""
     order = list(children.get(None, ()))
-    for name in order:  # which grows meanwhile
+    for name in order:  # the list grows meanwhile
         order += children.get(name, ())
     return order
 
 
 def _less(left: int, names: Sequence[str]) -> int:
-    """Return how many more names may follow after these; ValueError where these are too many already."""
+    """Return how many more names may follow after these; raise ValueError if these are too many already."""
     if len(names) > left:
         raise ValueError("its requests wait for more others than are followed")
     return left - len(names)
@@ -109,8 +109,8 @@ class _Siblings:
 
 # ---- spans of OpenTelemetry ----------------------------------------------------------------------------------
 
-MOST_SPANS = 500_000  # of one file: half a kilobyte each is kept
-_REQUESTS = {"chat", "text_completion", "generate_content"}  # of gen_ai.operation.name
+MOST_SPANS = 500_000  # most spans of one file: half a kilobyte each is kept
+_REQUESTS = {"chat", "text_completion", "generate_content"}  # values of gen_ai.operation.name
 _INPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"  # now, and until 2024
 _OUTPUT = "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"
 
@@ -191,7 +191,7 @@ def gather(records: Iterable[tuple[str, Record | Exception]]) -> Iterator[tuple[
 
 
 def _kept(span: Span, place: str) -> _Kept:
-    """Return a span's times and parent, and its row if it is a request; ValueError for wrong times or tokens."""
+    """Return a span's times and parent, and its row if it is a request; raise ValueError for wrong times or tokens."""
     if span.ended < span.began:
         raise ValueError(f"the span {span.id[:40]!r} ended before it began")
     values = {attribute.key: attribute.value for attribute in span.attributes}
@@ -231,12 +231,12 @@ def _rows(traces: list[tuple[dict[str, _Kept], dict[str, tuple[str, ...]]]]) -> 
         if each.row is not None
     ]
     requests.sort(key=lambda request: request[:4])
-    numbers: dict[tuple[int, str], int] = {}  # of each request, in its session
+    numbers: dict[tuple[int, str], int] = {}  # number of each request in its session
     count: Counter[str] = Counter()
     for _, _, trace, name, row in requests:
         numbers[trace, name] = count[row.session]
         count[row.session] += 1
-    # Of each session and trace: when the last of its requests so far ended, and its number.
+    # By session and trace: when its latest request ended, and that request's number.
     last: defaultdict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     for began, ends, trace, name, row in requests:
         kept, after = traces[trace]
@@ -271,7 +271,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     output_tokens: Tokens | None = msgspec.field(name="out", default=None)
     hashes: tuple[_Hash, ...] | None = msgspec.field(name="hash_ids", default=None)
     took_s: Seconds | None = msgspec.field(name="api_time", default=None)
-    requests: list[Call] | None = None  # of a sub-agent
+    requests: list[Call] | None = None  # requests of a sub-agent
 
     @property
     def ended_s(self) -> float:
@@ -295,11 +295,11 @@ class _Found(msgspec.Struct, frozen=True):
     call: Call
     began_s: float
     ended_s: float
-    first: bool  # of a sub-agent
+    first: bool  # whether it is a sub-agent's first
 
 
 def weka_rows(trace: Trace, place: str) -> Iterator[Row]:
-    """Yield a trace's requests in the order in which they began; ValueError where they cannot be replayed."""
+    """Yield a trace's requests in the order in which they began; raise ValueError if they cannot be replayed."""
     found = list(_flat(trace.requests, "", 0.0, _relative(trace.requests)))
     requests = sorted((each for each in found if each.call.type != _SUB_AGENT), key=lambda each: each.began_s)
     if not requests:
@@ -319,7 +319,7 @@ def weka_rows(trace: Trace, place: str) -> Iterator[Row]:
         yield Row(
             place=place,
             input_tokens=call.input_tokens,
-            output_tokens=call.output_tokens or None,
+            output_tokens=call.output_tokens,
             at_s=each.began_s,
             session=f"{trace.id} at {place}",
             after=tuple(sorted(places[name] for name in earlier)),
@@ -340,7 +340,7 @@ def _relative(calls: Sequence[Call]) -> bool:
 
 
 def _flat(calls: Sequence[Call], parent: str, since_s: float, relative: bool) -> Iterator[_Found]:
-    """Yield all requests and sub-agents of a tree of calls, with absolute times; ValueError if a clock runs back."""
+    """Yield the requests and sub-agents of a tree of calls, in absolute time; raise ValueError if a clock runs back."""
     if parent.count(".") >= _DEEPEST:
         raise ValueError(f"its sub-agents are more than {_DEEPEST} deep")
     latest = 0.0
@@ -375,46 +375,38 @@ class Chat(msgspec.Struct, frozen=True, gc=False):
     block: _Block = msgspec.field(name="block_size", default=_BAILIAN_BLOCK)
 
 
-def _chats(records: Iterable[tuple[str, Chat | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
-    """Yield the requests of a Bailian trace, each in the session of the chat that its conversation began with."""
-    known: dict[int | str, tuple[str, int, float]] = {}  # of each chat: session, place in it, time
-    counts: Counter[str] = Counter()
-    for place, chat in records:
-        if isinstance(chat, Exception):
-            yield place, chat
-            continue
-        try:
-            yield place, _chat(chat, place, known, counts)
-        except ValueError as error:
-            yield place, error
+class _Chats:
+    """Reads the requests of a Bailian trace, each in the session of the chat that its conversation began with."""
 
+    def __init__(self) -> None:
+        self._known: dict[int | str, tuple[str, int, float]] = {}  # by chat: session, place in it, time
+        self._counts: Counter[str] = Counter()
 
-def _chat(chat: Chat, place: str, known: dict[int | str, tuple[str, int, float]], counts: Counter[str]) -> Row:
-    """Return a chat as a request of the session that its parent belongs to, or of a new one if that is not there.
+    def __call__(self, chat: Chat, place: str) -> Iterator[Row]:
+        """Yield a chat as a request of the session that its parent belongs to, or of a new one if that is not there.
 
-    It is added to `known` (session, place in it, time). ValueError for a chat that comes twice or before its parent.
-    """
-    if chat.chat in known or chat.chat == chat.parent:
-        raise ValueError(f"the chat {str(chat.chat)[:40]} follows itself, or comes twice")
-    session, parent, at_s = known.get(chat.parent, (str(chat.chat), None, chat.at_s))
-    if chat.at_s < at_s:
-        raise ValueError(f"its clock runs back: the chat before it began {at_s - chat.at_s:g} s later")
-    lost = parent is None and chat.parent not in (-1, "-1")
-    row = Row(
-        place=place,
-        input_tokens=chat.input_tokens,
-        output_tokens=chat.output_tokens or None,
-        at_s=chat.at_s,
-        session=session,
-        after=() if parent is None else (parent,),
-        pause_s=None if parent is None else chat.at_s - at_s,
-        hashes=chat.hashes,
-        notes=("its parent is not in the file before it: it begins a session",) if lost else (),
-        block=chat.block,
-    )
-    known[chat.chat] = session, counts[session], chat.at_s
-    counts[session] += 1
-    return row
+        Raise ValueError for a chat that comes twice or before its parent.
+        """
+        if chat.chat in self._known or chat.chat == chat.parent:
+            raise ValueError(f"the chat {str(chat.chat)[:40]} follows itself, or comes twice")
+        session, parent, at_s = self._known.get(chat.parent, (str(chat.chat), None, chat.at_s))
+        if chat.at_s < at_s:
+            raise ValueError(f"its clock runs back: the chat before it began {at_s - chat.at_s:g} s later")
+        lost = parent is None and chat.parent not in (-1, "-1")
+        self._known[chat.chat] = session, self._counts[session], chat.at_s
+        self._counts[session] += 1
+        yield Row(
+            place=place,
+            input_tokens=chat.input_tokens,
+            output_tokens=chat.output_tokens,
+            at_s=chat.at_s,
+            session=session,
+            after=() if parent is None else (parent,),
+            pause_s=None if parent is None else chat.at_s - at_s,
+            hashes=chat.hashes,
+            notes=("its parent is not in the file before it: it begins a session",) if lost else (),
+            block=chat.block,
+        )
 
 
 _SPANS = (frozenset({"resourceSpans"}),)
@@ -422,6 +414,6 @@ _WEKA, _BAILIAN = frozenset({"requests"}), frozenset({"chat_id", "timestamp", "i
 READERS = (
     Reader(name="spans", what="spans of OpenTelemetry", keys=_SPANS, record=Record, gather=gather, complete=True),
     Reader(name="weka", what="a Weka trace", keys=(_WEKA,), record=Trace, rows=weka_rows, complete=True),
-    Reader(name="bailian", what="a request of a Bailian trace", keys=(_BAILIAN,), record=Chat, gather=_chats,
+    Reader(name="bailian", what="a request of a Bailian trace", keys=(_BAILIAN,), record=Chat, begin=_Chats,
            complete=True),
 )  # fmt: skip

@@ -76,12 +76,13 @@ class Dataset(msgspec.Struct, frozen=True):
         So is the end of a file that breaks off, behind all that is whole.
         """
         reader, clock = self.reader, _Clock()
+        read = reader.rows if reader.begin is None else reader.begin()
         records = files.container(self.path).records(self.path, reader.record)
         for place, record in reader.gather(records) if reader.gather else records:
             try:
                 if isinstance(record, Exception):
                     raise record
-                for row in reader.rows(record, place):
+                for row in read(record, place):
                     yield clock.since_first(row)
             except decoding.WRONG as error:
                 found = _broken(self.path, place, reader.what, error)
@@ -91,7 +92,7 @@ class Dataset(msgspec.Struct, frozen=True):
 
 
 def open_dataset(path: Path, format: str | None = None, columns: Mapping[str, str] | None = None) -> Dataset:
-    """Open a file, or a result folder, of a format that is known by its contents or named; HarnessError for others.
+    """Open a file or result folder in the format that is named or that its contents show; raise HarnessError without.
 
     `columns` are names of its fields by what they mean, in place of a format.
     """
@@ -109,12 +110,16 @@ def open_dataset(path: Path, format: str | None = None, columns: Mapping[str, st
                 raise HarnessError(fact, place=f"--fields of {path}", way_out=nearest(name, found))
         of_columns = plain.mapped(columns, str(path))
         return Dataset(path, of_columns, tuple(plain.unread(found, of_columns.record)))
+    wrong, right = plain.meant(found)
+    if wrong:
+        way_out = f"did you mean {right!r}? --dataset plain:{path} leaves it out"
+        raise HarnessError(f"no reader knows the field {wrong!r}", place=str(path), way_out=way_out)
     recognised = readers()[recognise(path, first)]
     return Dataset(path, recognised, () if recognised.complete else tuple(plain.unread(found, recognised.record)))
 
 
 class _Clock:
-    """Rows with their times since the first one; ValueError where one has none.
+    """Rows with their times since the first one; either all rows have a time, or none.
 
     A row with a pause in place of a time comes so long after the row before of its session, whose answer takes no time.
     One without a pause has that from the end of the row before, where this says how long it took.
@@ -125,13 +130,16 @@ class _Clock:
         self._first: float | None = None
         self._begun = False
         self._per_s: float | None = None  # units of the times that rows have as milliseconds
-        self._latest: dict[str, float] = {}  # of sessions, where pauses may follow
-        self._ended: dict[str, float] = {}  # of sessions whose rows say so
+        self._latest: dict[str, float] = {}  # time of each session's last row, after which a pause may come
+        self._ended: dict[str, float] = {}  # end of each session whose rows say it
 
     def since_first(self, row: Row) -> Row:
-        """Return the row with its time in seconds since the first row's; ValueError if only some rows have times."""
+        """Return the row with its time in seconds since the first row; raise ValueError if only some have times."""
         _check_blocks(row)
         at, notes = row.at_s, row.notes
+        if row.output_tokens == 0:  # it failed there: how many it wanted is not known
+            notes = (*notes, "an answer of 0 tokens says no length: as many as --output-tokens are asked for")
+            row = msgspec.structs.replace(row, output_tokens=None, notes=notes)
         if row.at_ms is not None:
             self._per_s = self._per_s or (1.0 if 1e9 <= row.at_ms < 1e10 else 1e3)
             at = row.at_ms / self._per_s
@@ -143,7 +151,7 @@ class _Clock:
             at = self._latest[row.session] + row.pause_s
         if at is None or self._first is None:
             if at is not None or self._first is not None:
-                raise ValueError("it has a time, or none, unlike the rows before it")
+                raise ValueError("it has a time, or none, unlike the rows before it; one below 0 is none")
             return row
         if row.session:
             self._latest[row.session] = at
@@ -168,7 +176,7 @@ def _fields(path: Path) -> tuple[list[str], list[str]]:
 
     Fields by which turns branch count for the first object, whichever of the first few has them.
 
-    HarnessError where none of the first objects can be read.
+    Raise HarnessError if none of the first objects can be read.
     """
     container = files.container(path)
     if container.columns is not None:
@@ -193,13 +201,13 @@ def _fields(path: Path) -> tuple[list[str], list[str]]:
 
 
 def recognise(path: Path, found: Sequence[str]) -> str:
-    """Return the only format whose fields are all among `found`; HarnessError for none, or for several.
+    """Return the only format whose fields are all among `found`; raise HarnessError for none, or for several.
 
     >>> recognise(Path("x.csv"), ["Timestamp", "Model", "Request tokens", "Response tokens"])
     'burstgpt'
     """
     fit = {name: keys for name, each in readers().items() for keys in each.keys if keys.issubset(found)}
-    # A format whose fields are some of another's is meant only where the other does not fit.
+    # A format whose fields are some of another's is meant only if the other does not fit.
     possible = [name for name, keys in fit.items() if not any(keys < others for others in fit.values())]
     possible.sort(key=lambda name: name == "plain")  # the general one is the last that an error names
     if len(possible) == 1:
@@ -207,8 +215,8 @@ def recognise(path: Path, found: Sequence[str]) -> str:
     if possible:
         raise HarnessError(f"it could be {' or '.join(possible)}", place=str(path), way_out="name its format")
     # A header may be any text, also a secret: what of it is no name that files have is not shown.
-    listed = [name for name in found if plain.is_one(name) or files.container(path) is not files.DELIMITED]
-    if len(found) == 1 and files.container(path) is files.DELIMITED and not plain.is_one(found[0]):
+    listed = [name for name in found if plain.is_field(name) or files.container(path) is not files.DELIMITED]
+    if len(found) == 1 and files.container(path) is files.DELIMITED and not plain.is_field(found[0]):
         way_out = """write each line like {"prompt": "…"}, or begin it with the line: prompt"""
         raise HarnessError("it is text without columns", place=str(path), way_out=way_out)
     fact = "none of its fields is known to hold prompts, or lengths of prompts and of answers"
@@ -227,7 +235,7 @@ def _broken(path: Path, place: str, what: str, error: Exception) -> HarnessError
 
 # ---- by name
 HUB = "hf:"
-KNOWN = {  # by the names that people use
+KNOWN = {  # data sets by the names that people use
     "lmsys": "hf:lmsys/lmsys-chat-1m",
     "mt-bench": "hf:HuggingFaceH4/mt_bench_prompts",
     "openorca": "hf:Open-Orca/OpenOrca",
@@ -244,7 +252,7 @@ class Named(msgspec.Struct, frozen=True):
 
     path: Path
     revision: str
-    licence: str | None  # as its card names it
+    licence: str | None  # licence on its card
 
 
 def named(text: str, revision: str | None = None) -> Named | None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -42,40 +42,32 @@ class Round(msgspec.Struct, frozen=True):
     timing_events: list[_Event] = []
 
 
-class _Before(NamedTuple):
-    """What a session has had so far."""
+class _Rounds:
+    """Reads rounds: lengths, times, and each prompt as hash blocks, shared with those of the one before.
 
-    prompt_tokens: int  # of its last request
-    made: int  # blocks, for all its prompts
-    blocks: list[int]  # of its last prompt
-
-
-def _rounds(records: Iterable[tuple[str, Round | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
-    """Yield each round as a row: lengths, times, and its prompt as hash blocks, shared with those of the one before.
-
-    A prompt begins with all of the session's last one; a shorter one with what the provider's cache served. Broken
-    records, and rounds without a timestamp, are yielded as errors.
+    A prompt begins with all of the session's last one; a shorter one with what the provider's cache served.
     """
-    before: dict[str, _Before] = {}  # by session
-    for place, found in records:
-        if isinstance(found, Exception):
-            yield place, found
-            continue
+
+    def __init__(self) -> None:
+        # By session: the tokens of its last prompt, the blocks of all its prompts, the blocks of the last one.
+        self._before: dict[str, tuple[int, int, list[int]]] = {}
+
+    def __call__(self, found: Round, place: str) -> Iterator[Row]:
+        """Yield a round as a row; ValueError without a timestamp."""
         events = [(each.event_type, seconds(each.timestamp)) for each in found.timing_events if each.timestamp]
         if not events:
-            yield place, ValueError("it has no time: no event of it has a timestamp")
-            continue
+            raise ValueError("it has no time: no event of it has a timestamp")
         answered = [at for kind, at in events if kind in _OUTPUTS] or [events[-1][1]]
         at_s = max((at for kind, at in events if kind in _INPUTS and at <= min(answered)), default=events[0][1])
-        total, (last, count, blocks) = found.input_tokens_total, before.get(found.session_id, _Before(0, 0, []))
+        total, (last, count, blocks) = found.input_tokens_total, self._before.get(found.session_id, (0, 0, []))
         kept = min(last, total if total >= last else found.prefix_tokens) // BLOCK
         end = count + -(-total // BLOCK) - kept
         blocks = [*blocks[:kept], *range(count, end)]
-        before[found.session_id] = _Before(total, end, blocks)
-        row = Row(
+        self._before[found.session_id] = total, end, blocks
+        yield Row(
             place=place,
             input_tokens=total,
-            output_tokens=found.output_tokens or None,
+            output_tokens=found.output_tokens,
             at_s=at_s,
             took_s=max(answered) - at_s,
             session=found.session_id,
@@ -83,7 +75,6 @@ def _rounds(records: Iterable[tuple[str, Round | Exception]]) -> Iterator[tuple[
             scope=found.session_id,
             model=found.model or "",
         )
-        yield place, row
 
 
 class _Payload(msgspec.Struct, frozen=True):
@@ -122,7 +113,7 @@ def _captured(found: Capture, place: str) -> Iterator[Row]:
         answer = msgspec.json.decode(found.payloads["endpointOutput"].decoded(), type=dict[str, msgspec.Raw])
         usage = msgspec.json.decode(answer["usage"], type=_Usage)
     asked = msgspec.json.decode(body, type=dict[str, Any])
-    if isinstance(inner := asked.get("parameters"), dict):  # as text-generation-inference has them
+    if isinstance(inner := asked.get("parameters"), dict):  # text-generation-inference has them here
         asked |= inner
     for row in rows_of(msgspec.convert(asked, record_type(), strict=False), place):
         yield msgspec.structs.replace(
@@ -137,7 +128,7 @@ def _captured(found: Capture, place: str) -> Iterator[Row]:
 _ROUND = frozenset({"session_id", "input_tokens_total", "output_tokens", "timing_events"})
 _CAPTURE = frozenset({"captureData", "eventMetadata"})
 READERS = (
-    Reader(name="tracelab", what="a round of TraceLab", keys=(_ROUND,), record=Round, gather=_rounds, complete=True),
+    Reader(name="tracelab", what="a round of TraceLab", keys=(_ROUND,), record=Round, begin=_Rounds, complete=True),
     Reader(name="sagemaker", what="a capture of SageMaker", keys=(_CAPTURE,), record=Capture, rows=_captured,
            complete=True),
 )  # fmt: skip

@@ -14,7 +14,7 @@ Mooncake, Vidur, Splitwise and Baseten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import compress, repeat
@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import msgspec
 
 from harness.base import decoding
-from harness.base.errors import HarnessError, nearest
+from harness.base.errors import HarnessError, misspelled, nearest
 from harness.workload.dataset import BLOCK, PromptTokens, Reader, Row, Seconds, Tokens, seconds
 from harness.workload.dataset.messages import Entry, messages, text, tools
 from harness.workload.request import Message
@@ -37,7 +37,7 @@ class Values(msgspec.Struct, frozen=True):
     """What a row has, by meanings; None is what it does not say."""
 
     prompt: str | None = None
-    input: str | list[Entry] | None = None  # of Responses, or what follows an instruction
+    input: str | list[Entry] | None = None  # input of Responses, or what follows an instruction
     messages: str | list[Entry] | None = None
     turns: list[str | dict[str, Any]] | None = None
     body: dict[str, Any] | None = None
@@ -104,16 +104,18 @@ _STRICT = (
     "output_length",
 )  # fmt: skip
 
-# Names of numbers of tokens, of texts, tools and images: what a request may lose where nobody reads them.
+# Names of numbers of tokens, of texts, tools and images: what a request may lose if nobody reads them.
 _WORK = (
     "token", "tokens", "tokens_count", "length", "_len", "message", "messages", "prompt", "prompts", "instruction",
     "instructions", "tools", "functions", "image", "images", "audio", "audios", "video", "videos", "document",
     "documents", "context", "contexts", "history",
 )  # fmt: skip
-_NO_WORK = {  # which follow from what is read, or say nothing of the prompt and the length of its answer
+_NO_WORK = {  # fields that follow from what is read, or say nothing of the prompt and the length of its answer
     "total_tokens", "Total tokens", "num_total_tokens", "min_tokens", "cached_tokens", "reasoning_tokens", "num_tokens",
     "rejected_tokens", "accepted_tokens", "model_max_length",
 }  # fmt: skip
+
+_COMPARED = 1_000  # names of a file, with each that is known: it may have any number
 
 
 @lru_cache
@@ -177,7 +179,7 @@ def _tolerant(there: list[tuple[tuple[str, str], Any]]) -> tuple[Values, list[st
 
 
 def mapped(columns: Mapping[str, str], place: str) -> Reader:
-    """Return the reader of rows whose columns the operator named by what they mean; HarnessError for no meaning."""
+    """Return the reader of rows whose columns the operator named; raise HarnessError for an unknown meaning."""
     for meaning in columns:
         if meaning not in NAMES:
             fact = f"{meaning!r} is nothing that a row has"
@@ -186,10 +188,10 @@ def mapped(columns: Mapping[str, str], place: str) -> Reader:
     return Reader(name="plain", what="a row with the columns of --fields", record=record, rows=rows)
 
 
-def is_one(name: str) -> bool:
+def is_field(name: str) -> bool:
     """Return whether a field's name is one that Knee reads, or looks like work (tokens, prompts) that it does not.
 
-    >>> is_one("prompt_len"), is_one("thinking_tokens"), is_one("hunter2")
+    >>> is_field("prompt_len"), is_field("thinking_tokens"), is_field("hunter2")
     (True, True, False)
     """
     return any(name == known for _, known in _EACH) or _looks_like_work(name)
@@ -199,6 +201,22 @@ def unread(found: Iterable[str], kind: type[Any]) -> list[str]:
     """Return those names of a file that a record of this kind leaves out and that look like work."""
     read = {field.encode_name for field in msgspec.structs.fields(kind)}
     return [name for name in found if name not in read | _NO_WORK and _looks_like_work(name)]
+
+
+def meant(found: Collection[str]) -> tuple[str, str]:
+    """Return the first of a file's names that misspells one of a meaning it has no name for, and that; else ("", "").
+
+    Left out is one in the plural, which may be a list of others, one with a number, as in a series, and one that
+    differs by capitals.
+    """
+    left = [name for name in found if not any(name == known for _, known in _EACH)]
+    missing = [name for names in NAMES.values() if set(names).isdisjoint(found) for name in names]
+    for name in left[:_COMPARED]:
+        right = misspelled(name, missing)
+        same = name.lower().removesuffix("s") == right.lower().removesuffix("s")
+        if right and not same and not any(map(str.isdigit, name)):
+            return name, right
+    return "", ""
 
 
 def _looks_like_work(name: str) -> bool:
@@ -238,7 +256,7 @@ def turns_of(turns: Iterable[dict[str, Any]], session: str | int, place: str) ->
 
 
 def _row(found: Values, notes: list[str], place: str) -> Row:
-    """Return a dataset's row from a record's values; ValueError if it lacks prompt and length; note what is unsent."""
+    """Return a row from a record's values, noting what is unsent; raise ValueError without prompt and length."""
     prompt, answer, whole = _prompt(found, notes), found.answer, False
     if isinstance(prompt, tuple):
         if prompt and prompt[-1].role == "assistant":
@@ -264,7 +282,7 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
         prompt=prompt,
         answer=answer,
         input_tokens=found.input_tokens,
-        output_tokens=found.output_tokens or None,
+        output_tokens=found.output_tokens,
         at_s=at_s,
         at_ms=at_ms,
         session=_session(found.session),
@@ -299,7 +317,7 @@ def _not_sent(found: Values) -> Iterator[str]:
 
 
 def _prompt(found: Values, notes: list[str]) -> str | tuple[Message, ...] | None:
-    """Return the text or the messages of a row; None where it has a length alone.
+    """Return the text or the messages of a row; None if it has a length alone.
 
     A text `input` follows the `prompt`. A prompt beside messages that lack it is left out, which is added to `notes`.
     """
