@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from harness.analysis import posterior, seats
-from harness.analysis.points import FALLEN, SHORT, Point, points_of, weights
-from harness.analysis.posterior import Data, Posterior
+from harness.analysis.points import FALLEN, SHORT, Point, data_of, points_of, weights
+from harness.analysis.posterior import Posterior
 from harness.analysis.rules.figures import cut_short
 from harness.analysis.seats import Occupancy
 from harness.analysis.stats import ASSUMED, FLOOR
@@ -33,15 +33,16 @@ FEWEST = 2  # levels on each side of a change
 ENOUGH = 4  # distinct levels of a steady stretch that a curve is made of
 
 _SURE = 4.5  # ln of the odds: 90 to 1, by simulated ramps (docs/method.md, When the server changes during a run)
-_RANGE = 2.0  # of ln X, that a level or a curve may lie in for all that is known beforehand
+_RANGE = 2.0  # width of the range of ln X that a level or a curve may lie in, before anything is measured
 _COLLAPSE = 2.0  # ln of the odds against a curve that collapses
-_NOISE = 0.03  # of levels none of which has measured its own error
+_NOISE = 0.03  # relative error of levels if none has measured its own
 _CONTRADICTS = 100.0  # times what levels contradict each other on the same side
 _RESOLVED = 0.02  # relative: a lesser contradiction shows no change
 _ROUGH = 6  # parts of a ramp, among which the likeliest is searched for the moment
 _NEARLY = 1.0  # ln of the odds of the likeliest moment over one that is nearly as likely
+_SLACK = 3.0  # standard deviations of noise between two levels
 _OTHER = 1.1  # times the seats before, from which on a level shows other ones
-_HELD = 0.25  # of a window that as many stream as there are seats; without a fixed number the greatest is rare
+_HELD = 0.25  # share of a window with as many streams as seats; without a fixed number the greatest is rare
 _DRAWS, _PLACES = 200, 24  # curves that the size of a change is read from, and where
 
 
@@ -63,11 +64,11 @@ class Shift(msgspec.Struct, frozen=True):
     concurrency: float  # at which that is
     since: int  # place of the first level after it
     steady: tuple[int, int] | None  # places of the last stretch with enough levels for a curve, and past it
-    served: float | None = None  # at once, before it; None where throughput shows the change
+    served: float | None = None  # requests at once before it; None if throughput shows the change
 
     @property
     def places(self) -> slice:
-        """The levels that the answer rests on: all where no stretch has enough."""
+        """Return the places of the levels that the answer rests on: all if no stretch has enough."""
         return slice(*self.steady) if self.steady else slice(None)
 
 
@@ -101,7 +102,7 @@ def timed(levels: Sequence[LevelSummary]) -> list[TimedPoint]:
 class Steady(NamedTuple):
     """The levels that an answer is made of, and the change that parts them from the others."""
 
-    points: list[TimedPoint]  # that a curve is made of: all of them where no stretch between changes is long enough
+    points: list[TimedPoint]  # the points of the curve: all of them if no stretch between changes is long enough
     crowd: list[Occupancy]  # what levels show of the seats since their number changed: a slower server keeps its own
     shift: Shift | None
 
@@ -171,7 +172,7 @@ def _by_seats(levels: Sequence[Occupancy | None]) -> tuple[list[tuple[int, int]]
 
 
 def _served(levels: Sequence[Occupancy]) -> float | None:
-    """Return how many requests are served at once, as two loads count it; None where they do not.
+    """Return how many requests are served at once, as two loads count it; None if they do not agree.
 
     One load alone does not tell: where first tokens come late, few of those in flight stream though nobody waits.
     """
@@ -237,6 +238,8 @@ def _moment(levels: _Levels) -> tuple[int, int] | None:
 
     def gain(moment: tuple[int, int]) -> float:
         b, a = moment
+        if _by_load(levels, b, a):
+            return -math.inf
         return evidence(0, b) + evidence(a, n) - (a - b) * math.log(_RANGE)
 
     out = max(1, n // _ROUGH)
@@ -249,6 +252,17 @@ def _moment(levels: _Levels) -> tuple[int, int] | None:
     if best - evidence(0, n) <= _SURE:
         return None
     return max((moment for moment in near if gain(moment) > best - _NEARLY), key=lambda moment: (moment[1], moment[0]))
+
+
+def _by_load(levels: _Levels, b: int, a: int) -> bool:
+    """Return whether load alone may part the levels before b from those from a on, as steps of a curve do.
+
+    It may where every later level has a higher load than every earlier one, and where its throughput, noise apart, is
+    not lower, and is not higher by a larger factor than the load is.
+    """
+    rise, gain = (each[a:] - each[:b, None] for each in (levels.u, levels.y))
+    slack = _SLACK * levels.noise * np.hypot(levels.weight[a:], levels.weight[:b, None])
+    return bool((rise > 0).all() and (gain >= -slack).all() and (gain <= rise + slack).all())
 
 
 def _evidence(levels: _Levels) -> float:
@@ -270,11 +284,7 @@ def _evidence(levels: _Levels) -> float:
 def _posterior(levels: _Levels) -> Posterior:
     """Return the curve's posterior for the levels, repeats of one load taken as one."""
     u, at = np.unique(levels.u, return_inverse=True)
-    precision = np.bincount(at, levels.weight**-2.0)
-    y = np.bincount(at, levels.weight**-2.0 * levels.y) / precision
-    scatter = float((((levels.y - y[at]) / levels.weight) ** 2).sum())
-    g = np.asarray(precision**-0.5, dtype=np.float64)
-    return posterior.of(Data(u, y, g, scatter, len(at) - len(u), levels.noise))
+    return posterior.of(data_of(u, levels.y, levels.weight, at, levels.noise))
 
 
 def _ratio(before: _Levels, after: _Levels) -> tuple[Value, float]:

@@ -30,14 +30,15 @@ FEWEST = 3  # distinct levels that a curve is made of
 LEVELS = 6  # distinct ones that a found knee needs
 NARROW = 1.5  # the upper end of a found knee over its lower
 _WIDE_KNEE = f"the knee's 95 % interval is wider than a factor of {NARROW:g}"
-PAST = 1.1  # a level is past the knee from so many knees on
-ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
+PAST = 1.1  # times the knee, from which on a level is past it
+ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # the conditions on a plateau that is reached
 
 UNSURE = 0.025  # chance of a knee above the levels, from which on its interval has no upper end
-_LOWEST = 1.05  # of the lowest level: a knee up to there lies at it or below
-_SHORT = 1.5  # the last so many times of the load, over which a rise is read
+_LOWEST = 1.05  # a knee up to 1.05 times the lowest level lies at it or below
+_SHORT = 1.5  # factor of load below the last level, over which a rise is read
 _WIDE = 2.1  # times the load by which a rise in proportion would have ended, from which on two levels are too far apart
 _ALONE = 1.25  # times the second highest throughput, from which on the highest is supported by no other level
+_ABOVE = 1.05  # times the highest throughput, from which on a plateau is supported by no level
 _UP = 1.5, 2.5  # levels past the knee that would settle it, in knees
 
 
@@ -74,7 +75,8 @@ class Evidence:
         # A rise that slows before the knee looks like a knee that comes earlier. Only a level past it tells them apart.
         past = levels.N[np.searchsorted(levels.N, ends[1]) :]
         if len(past):
-            ends[2] = max(ends[2], min(float(past[0]), NARROW * ends[0]))
+            widest = (NARROW - 1e-9) * ends[0]  # still narrow after it is rounded on the axis of C
+            ends[2] = max(ends[2], min(float(past[0]), widest))
         self.knee = Value(
             ends[1] if bounded or self.rises_at_last else min(ends[1], last),
             (None if self.flat_throughout and levels.N[0] > _LOWEST else ends[0], ends[2] if bounded else None),
@@ -82,13 +84,13 @@ class Evidence:
 
     @property
     def value(self) -> float:
-        """The knee in flight."""
+        """Return the knee, in requests in flight."""
         assert self.knee.value is not None
         return self.knee.value
 
     @property
     def top(self) -> Floats:
-        """The throughput of each drawn curve at its knee, or at the highest level if the knee lies beyond; shape [D].
+        """Return the throughput of each drawn curve at its knee, or at the highest level if that is lower; shape [D].
 
         It is at most the curve's highest: a soft corner before a fall never reaches the end of its rising branch.
         """
@@ -100,17 +102,17 @@ class Evidence:
 
     @property
     def past(self) -> int:
-        """How many levels lie past the knee."""
+        """Return how many levels lie past the knee."""
         return int(np.count_nonzero(PAST * self.value <= self.levels.N))
 
     @property
     def rises(self) -> bool:
-        """Whether any level tells how throughput rises."""
+        """Return whether any level tells how throughput rises."""
         return not self.flat_throughout
 
     @property
     def rises_at_last(self) -> bool:
-        """Whether throughput rises at the last level, by the 95 % interval of its elasticity there."""
+        """Return whether throughput rises at the last level, by the 95 % interval of its elasticity there."""
         return self.elasticity(float(self.levels.N[-1]) / _SHORT)[1] > 0
 
     def elasticity(self, start: float) -> tuple[float, float, float]:
@@ -153,7 +155,7 @@ def of_few(levels: PooledLevels) -> Conclusion:
     """
     n = len(levels.N)
     if n < 2:
-        few = "one level was measured, a curve needs more" if n else "no valid level of concurrency was measured"
+        few = "one level is valid, a curve needs more" if n else "no valid level of concurrency was measured"
         return Conclusion(NONE, [few], Settle(_new(levels, [1, 2, 4, 8] if n else [1])))
     first, last = float(levels.C[0]), float(levels.C[-1])
     reasons, above = [f"2 levels, {LEVELS} are needed"], _new(levels, [2 * last, 4 * last])
@@ -184,6 +186,8 @@ def _not_shown(evidence: Evidence) -> list[str]:
     if levels.X[highest] > _ALONE * second:
         times = levels.X[highest] / second
         reasons.append(f"the level at {levels.C[highest]:g} has {times:.2g} times the throughput of any other")
+    if (times := float(np.median(evidence.top)) / float(levels.X[highest])) > _ABOVE:
+        reasons.append(f"the plateau would be {times:.2f} times the throughput of any level, at a load between two")
     if math.isfinite(evidence.fall):
         reasons.append(f"throughput has collapsed at {evidence.fall:g} in flight")
     elif evidence.past < 2:

@@ -24,7 +24,7 @@ from harness.analysis.rules.requests import Conditions, Measured, sent_late, uns
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.window import Little, began_in, in_flight, little
-from harness.data.figures import NO_ESTIMATE, NO_SPREAD, Declared, Group, declared
+from harness.data.figures import DECODED, NO_ESTIMATE, NO_SPREAD, Declared, Group, declared
 from harness.data.judgement import rank
 from harness.data.levels import FromSend, LevelSummary
 from harness.data.record import Level, LevelNote
@@ -84,6 +84,7 @@ def level_summary(
         median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
         usage_tokens=requests.usage_tokens,
         hung=int(np.count_nonzero(requests.silent)) or level.hung,
+        failing_since_s=window.failing_since(table, level),
         hung_at=_only_place(table, requests.silent),
         silence_s=window.silence(table, start, end),
     )
@@ -107,16 +108,16 @@ class _Requests(msgspec.Struct, frozen=True):
     began: Bools  # shape [requests], like the next two
     good: Bools  # those that succeeded, but for canaries: latencies are theirs
     failed: Bools
-    figures: dict[str, Floats]  # of the good ones
-    lag: Floats  # of the good ones, from schedule to send
-    counted: int  # without what we cut
-    judged: int  # of these, those whose latencies count
-    output_tokens: Floats  # of every request, by usage, else as many as have an arrival
-    placed_tokens: Floats  # of these, with an arrival
-    usage_tokens: float  # of the good ones whose usage came
-    unplaced_tokens: float  # of these, without an arrival
+    figures: dict[str, Floats]  # figures of the good requests
+    lag: Floats  # seconds from schedule to send, of the good requests
+    counted: int  # requests without those that we cut
+    judged: int  # counted requests whose latencies count
+    output_tokens: Floats  # output tokens of every request: by usage, else one for each arrival
+    placed_tokens: Floats  # output tokens of every request that have an arrival
+    usage_tokens: float  # output tokens of the good requests whose usage came
+    unplaced_tokens: float  # usage_tokens without an arrival
     e2e: Spread
-    tail: Floats  # of the good ones, from the last token to the end of the answer
+    tail: Floats  # seconds from the last token to the end of the answer, of the good requests
     silent: Bools  # those that hung, shape [requests]
     little: Little
 
@@ -125,7 +126,7 @@ def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests
     """Return which requests a level counts (good, failed, judged), with the good ones' figures and output tokens."""
     began = began_in(table, level)
     good, silent = began & table.ok & ~table.canary, window.silent(table, level)
-    lost = silent & table.failed & ~began  # which hung since before the window
+    lost = silent & table.failed & ~began  # requests that hung since before the window
     with_arrival = placed_tokens(table)
     known = good & ~np.isnan(table.output_tokens)
     usage = float(table.output_tokens[known].sum())
@@ -162,6 +163,7 @@ class _Chunks(msgspec.Struct, frozen=True):
 
 
 def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chunks:
+    """Return ITL, gaps between chunks, and tokens a chunk; the ITL has no percentiles where chunks hold several."""
     good = requests.good
     chunks = int(table.chunks[good].sum())
     lumped = int(table.lumped[good].sum()) / chunks if chunks else 0.0
@@ -198,7 +200,7 @@ class _Rates(msgspec.Struct, frozen=True):
     decode: float | None
     discarded: float
     cached: float | None  # share of the input tokens
-    events: int  # that arrived, failed requests' too
+    events: int  # events that arrived, those of failed requests included
 
 
 def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
@@ -264,7 +266,7 @@ def _estimate(rate: float | None) -> Estimate:
 def _with_lateness(
     client: ClientView, table: Table, level: Level, chunks: _Chunks, request_s: float | None, stamps_late_s: float
 ) -> ClientView:
-    """Return the client with its shares of late reads and late sends, taken from the records where it has none yet."""
+    """Return the client with its shares of late reads and late sends, taken from the records if it has none yet."""
     if client.merged_fraction is None and chunks.merged is not None:
         client = msgspec.structs.replace(client, merged_fraction=chunks.merged, lumped_fraction=chunks.lumped)
     if level.concurrency and client.late_fraction is None:
@@ -288,7 +290,7 @@ class Counted(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """The length of the window."""
+        """Return the length of the window."""
         return self.level.window[1] - self.level.window[0]
 
     @property
@@ -297,7 +299,7 @@ class Counted(msgspec.Struct, frozen=True):
 
     @property
     def offered(self) -> float | None:
-        """Requests per second that were due in the window of an open loop."""
+        """Return the requests per second that were due in the window of an open loop."""
         return (self.requests.counted + self.began("abandoned")) / self.seconds if self.level.rate is not None else None
 
     def began(self, outcome: str) -> int:
@@ -311,7 +313,7 @@ class Counted(msgspec.Struct, frozen=True):
         return float(known.mean()) if len(known) else None
 
     def each_second(self, of_request: int) -> float | UnsetType | None:
-        """Return what the requests have, per second; UNSET where they have none."""
+        """Return what the requests have, per second; UNSET if they have none."""
         rate = self.rates.requests.mean
         return UNSET if not of_request else rate and rate * of_request
 
@@ -378,7 +380,7 @@ def _without_decoding(s: LevelSummary, counted: Counted) -> LevelSummary:
     from_send = s.from_send and msgspec.structs.replace(s.from_send, ttft_s=NO_SPREAD, ttfat_s=NO_SPREAD)
     return msgspec.structs.replace(
         s,
-        **{each.name: each.nothing for each in declared(LevelSummary).values() if each.about.decoded},
+        **{each.name: each.nothing for each in declared(LevelSummary).values() if DECODED in each.marks},
         unit=unit.value,
         input_tokens_per_s=work if unit is Unit.INPUT_TOKENS else NO_ESTIMATE,
         documents_per_s=work if unit is Unit.DOCUMENTS else documents,
@@ -387,7 +389,7 @@ def _without_decoding(s: LevelSummary, counted: Counted) -> LevelSummary:
 
 
 def _only_place(table: Table, rows: Bools) -> str:
-    """Return the replica that all marked requests went to; "" where there is one server, or they went to several."""
+    """Return the replica that all marked requests went to; "" if there is one server, or they went to several."""
     places = {table.url[row] for row in np.flatnonzero(rows)}
     return places.pop() if len(places) == 1 and len(set(table.url)) > 1 else ""
 
@@ -425,7 +427,7 @@ def _without_steady_state(s: LevelSummary) -> LevelSummary:
 
 
 def _share(part: Floats, whole: Floats) -> float | None:
-    """Return Σ part/Σ whole; None where any part is missing, which may be 0 (vllm-project/vllm, issue 44377)."""
+    """Return Σ part/Σ whole; None if any part is missing, which may be 0 (vllm-project/vllm, issue 44377)."""
     return None if not len(part) or np.isnan(part).any() else float(part.sum() / whole.sum())
 
 

@@ -37,7 +37,7 @@ _QUEUED = 1.0  # requests that wait, from where the batch is full
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:
     """Return the prediction with each level's ratio of measured to predicted throughput; repeats are averaged.
 
-    The calibrated prediction gets ratios to its own levels. A ratio is None where no valid level of that concurrency
+    The calibrated prediction gets ratios to its own levels. A ratio is None if no valid level of that concurrency
     was measured.
     """
     measured: dict[int, list[float]] = {}
@@ -75,16 +75,17 @@ def attribute(
     """Return why measured throughput differs from predicted, a factor for each cause; at the plateau or the top level.
 
     `levels` are those of the ramp, `curve` the fit to them; `roof` (the hardware at its data sheet's figures) gives MBU
-    and MFU, `phases` a prefill that was probed. None where nothing can be compared.
+    and MFU, `phases` a prefill that was probed. None if nothing can be compared.
     """
     if not complete(prediction):
         return None
     predicted, top = predicted_curve(prediction), _top(levels, curve)
     if top is None or not predicted.decoding(1) > 0:
         return None
-    alone = _Alone.of(levels)
-    decode = alone.itl / predicted.decoding(1) if alone.itl else None
-    prefill, mfu = _prefill(prediction, predicted, alone, roof, phases)
+    one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]  # request in flight
+    itl, ttft = known_mean(s.itl_s.mean for s in one), known_mean(s.ttft_s.mean for s in one)
+    decode = itl / predicted.decoding(1) if itl else None
+    prefill, mfu = _prefill(prediction, predicted, itl, ttft, roof, phases)
     expected, cause = _batch(top, prediction)
     figures = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cause: top.batch}
     C = top.concurrency
@@ -99,9 +100,9 @@ def attribute(
     factors[rest] = unexplained
     off, where = _furthest(with_ratios(prediction, levels).levels, decode)
     mbu = None
-    if roof is not None and alone.itl:
+    if roof is not None and itl:
         least = roof.step(prediction.input_tokens + prediction.output_tokens / 2)
-        mbu = Achieved(least / alone.itl, least / predicted.decoding(1))
+        mbu = Achieved(least / itl, least / predicted.decoding(1))
     found = Gap(
         at=None if math.isinf(top.concurrency) else top.concurrency,
         ratio=ratio,
@@ -124,7 +125,7 @@ def _factors(
     """Return for each cause the factor by which its measured figure, instead of the predicted, changes throughput at C.
 
     Measured figures are ratios of decoding and prefill times, and the requests running where the batch stops, instead
-    of `cap`. A factor is the mean over all orders of replacing them. None where a predicted throughput is unknown.
+    of `cap`. A factor is the mean over all orders of replacing them. None if a predicted throughput is unknown.
     """
 
     def throughput(replaced: Iterable[Cause]) -> float:
@@ -211,37 +212,30 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
     return _Top(float(C), rate, there[0] not in good, full or None, queues)
 
 
-class _Alone(msgspec.Struct, frozen=True):
-    """One request in flight: seconds; None where that was not measured."""
-
-    itl: float | None
-    ttft: float | None
-
-    @classmethod
-    def of(cls, levels: Sequence[LevelSummary]) -> _Alone:
-        one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]
-        return cls(known_mean(s.itl_s.mean for s in one), known_mean(s.ttft_s.mean for s in one))
-
-
 def _prefill(
-    prediction: Prediction, predicted: PredictedCurve, alone: _Alone, roof: Roof | None, phases: Phases | None
+    prediction: Prediction,
+    predicted: PredictedCurve,
+    itl: float | None,
+    ttft: float | None,
+    roof: Roof | None,
+    phases: Phases | None,
 ) -> tuple[float | None, Achieved | None]:
     """Return the measured time of computing a prompt over the predicted, and the MFU; None for what is not known.
 
-    The time comes from the prefill probe's slope, else from TTFT of one request less the assumed decoding steps and
-    overheads of its tokens. None where these are more than two thirds of TTFT: then TTFT says nothing of the prompt.
-    Overheads count against MFU, measured and predicted alike.
+    The time comes from the prefill probe's slope, else from `ttft` of one request alone less the assumed decoding steps
+    and overheads of its tokens. None if these are more than two thirds of TTFT: then TTFT says nothing of the
+    prompt. Overheads count against MFU, measured and predicted alike.
     """
     P, assumed = prediction.input_tokens, prediction.assumptions
     probed = phases.prefill.mfu if phases and phases.prefill else None
     if probed and probed.value and assumed.mfu_prefill is not None:
         return assumed.mfu_prefill / probed.value, Achieved(probed.value, assumed.mfu_prefill)
     expected = predicted.prefill + (assumed.api_overhead_s or 0.0)
-    if alone.ttft is None or not expected > 0:
+    if ttft is None or not expected > 0:
         return None, None
-    step = predicted.decoding(1) if alone.itl is None else alone.itl
+    step = predicted.decoding(1) if itl is None else itl
     before = (1 + (assumed.first_token_steps or 0.0)) * step + (assumed.token_overhead_s or 0.0) * P
-    taken = alone.ttft - before
+    taken = ttft - before
     if taken < before / 2:  # two thirds of TTFT are assumed
         return None, None
     mfu = None
@@ -274,7 +268,7 @@ def _batch(top: _Top, prediction: Prediction) -> tuple[float, Cause]:
 def _by_counters(server: ServerView) -> Cause | None:
     """Return why waiting requests do not run, by the server's counters: KV memory is full, or the batch limit.
 
-    None where it publishes no KV use, or nearly none wait.
+    None if it publishes no KV use, or nearly none wait.
     """
     if server.preemptions:
         return Cause.KV_MEMORY
@@ -346,8 +340,8 @@ def complete(prediction: Prediction) -> bool:
 class PredictedCurve(msgspec.Struct, frozen=True):
     """Seconds a token of one request, by the prediction, over the number that run in all replicas."""
 
-    running: tuple[float, ...]  # where it is known, ascending
-    seconds: tuple[float, ...]  # of decoding, there
+    running: tuple[float, ...]  # requests at which it is known, ascending
+    seconds: tuple[float, ...]  # seconds of decoding at that batch
     cap: float
     prefill: float  # seconds of one prompt, whose step reads the weights anyway
     share: float  # prefills in a step per running request of a replica: 1/G

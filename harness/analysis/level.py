@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 from msgspec import UNSET
 
 from harness.analysis import classes, metrics, patterns, seats, slo, step_account, telemetry, timeline
@@ -19,8 +18,8 @@ from harness.analysis.figures import level_summary
 from harness.analysis.rules import findings
 from harness.analysis.rules.observed import Answered, Observed
 from harness.analysis.rules.requests import Conditions
-from harness.analysis.server_account import Ours, pool_view, server_view
-from harness.analysis.table import Floats, Table, placed_tokens
+from harness.analysis.server_account import pool_view, server_view
+from harness.analysis.table import Table, placed_tokens
 from harness.analysis.window import all_requests, began_in, whole_requests
 from harness.data.levels import Attainment, LevelPhases, LevelSummary, Service
 from harness.data.machines import Client
@@ -33,21 +32,21 @@ from harness.spec.choices import RANKED, ROUND_ROBIN
 from harness.spec.scenario import PRECISION, WorkloadSpec
 from harness.spec.work import QUERY_WORDS, Unit
 
-REST_S = 1.0  # that a slot rests after failures at most (`load.schedule`)
+REST_S = 1.0  # the longest rest of a slot after failures (`load.schedule`)
 
 
 class Facts(Conditions, frozen=True, kw_only=True):
     """The parts of a run's manifest that a level's summary needs; by default nothing is known."""
 
     limits: tuple[slo.SloLimit, ...] = ()
-    class_limits: Mapping[str, Sequence[slo.SloLimit]] = {}  # of each class's own; empty: it has the run's
+    class_limits: Mapping[str, Sequence[slo.SloLimit]] = {}  # each class's own limits; one without any has the run's
     tasks: bool = True  # whether requests belong together
-    session_requests: int | None = None  # of each session, where all have as many
+    session_requests: int | None = None  # requests in each session, if all have as many
     client: ClientSummary = ClientSummary()
     batch_limit: int | None = None  # requests in the batch of one engine, as stated
-    urls: tuple[str, ...] = ()  # of the replicas, where there are several
+    urls: tuple[str, ...] = ()  # the replicas' URLs, if there are several
     pools: tuple[str, ...] = ()  # servers behind the endpoint whose pages are read
-    balance: str = ROUND_ROBIN  # over them
+    balance: str = ROUND_ROBIN  # how requests are divided over the replicas
     usual: float = math.nan  # work of a request that the server does not count
 
     def table(self, records: Sequence[Record]) -> Table:
@@ -56,6 +55,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
+        """Return the facts of a run's manifest that the analysis of each of its levels needs."""
         workload, scenario = manifest.workload, manifest.scenario
         ramp, hardware = scenario.ramp, scenario.hardware
         limits = tuple(slo.limits(scenario.slo, scenario.slo_confidence))
@@ -77,6 +77,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
             output_tokens=(workload.output_tokens or None) if scenario.one_length else None,
             expected_hit_rate=workload.expected_hit_rate or 0.0,
             pauses=manifest.scenario.has_tasks or bool(ramp.think) or ramp.start == "batch",
+            max_rps=scenario.target.max_rps,
             counted=counted,
             precision=None if own_length else ramp.precision or PRECISION,
             ceiling=client.events_per_s_ceiling,
@@ -116,7 +117,7 @@ def _usual(manifest: Manifest, unit: Unit) -> float:
 
 
 def _session_requests(workload: WorkloadSpec) -> int | None:
-    """Return how many requests each session has; None where that varies, or there are none."""
+    """Return how many requests each session has; None if that varies, or there are none."""
     if workload.node:
         return sum(node.fan_out for node in workload.node)
     turns = workload.session.turns if workload.session else None
@@ -144,7 +145,7 @@ def _client(manifest: Manifest) -> ClientSummary:
 def _ceiling(client: Client, processors: int) -> float:
     """Return the events per second that a machine's workers can take in: one worker's, times workers with a processor.
 
-    `processors` are those that Knee may use there, 0 where that is not known.
+    `processors` are those that Knee may use there, 0 if that is not known.
     """
     known = client.calibration
     return known.single.per_s * min(client.workers, processors or client.workers) if known else 0.0
@@ -166,7 +167,7 @@ def summarise_level(
         table,
         level,
         facts,
-        server=_server(samples, table, window, itl, facts),
+        server=server_view(samples, window, table, itl, facts.batch_limit),
         client=_load_generator(samples, window, facts),
         gpu=telemetry.gpu_view(samples, window),
         stamps_late_s=telemetry.stamp_delay(samples, window),
@@ -174,7 +175,7 @@ def summarise_level(
     made = classes.with_classes(made, table, level, facts, facts.class_limits)
     if facts.urls:
         servers = {
-            url: _server(samples, table.only(table.to(url)), window, itl, facts, f"{SERVER} {url}")
+            url: server_view(samples, window, table.only(table.to(url)), itl, facts.batch_limit, f"{SERVER} {url}")
             for url in facts.urls
         }
         made = classes.with_replicas(made, table, level, facts, servers)
@@ -184,6 +185,7 @@ def summarise_level(
     in_service = seats.service(table, *window, made.e2e_s.mean)
     phases = _phases(table, window, in_service, made.server, facts)
     moved = timeline.drift(table, samples, level)
+    made = msgspec.structs.replace(made, taken_at_once=patterns.taken_at_once(table, level) or UNSET)
     observed = Observed(
         s=made,
         pauses=telemetry.pauses(samples, window),
@@ -231,33 +233,3 @@ def _load_generator(samples: Sequence[Sample], window: tuple[float, float], fact
     seen = telemetry.client_view(samples, window)
     known = "user" if facts.client.transport != "socket" else facts.client.timestamp_source
     return msgspec.structs.replace(seen, timestamp_source=seen.timestamp_source or known)
-
-
-def _server(
-    samples: Sequence[Sample],
-    table: Table,
-    window: tuple[float, float],
-    itl: float | None,
-    facts: Facts,
-    source: str = SERVER,
-) -> ServerView | None:
-    """Return the server's figures over a window, compared with our own counts; None where nothing was scraped in it."""
-    if not any(s.source == source and window[0] <= s.time_s <= window[1] for s in samples):
-        return None
-    decodes = facts.unit is Unit.OUTPUT_TOKENS
-    fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)
-
-    def counted(times: Floats, tokens: Floats) -> list[tuple[float, float]]:
-        chosen = (times >= window[0]) & (times <= window[1]) & ~np.isnan(tokens)
-        return list(zip(times[chosen].tolist(), tokens[chosen].tolist(), strict=True))
-
-    ours = Ours(
-        arrivals=table.arrival if decodes else (),
-        arrival_tokens=table.tokens if decodes else (),
-        prompts=counted(table.first, table.input_tokens),
-        computed=counted(table.first, fresh),
-        ended=counted(table.last, table.output_tokens),
-        ended_prompts=counted(table.last, table.input_tokens),
-        steps_per_s=1.0 / itl if itl else None,
-    )
-    return server_view(samples, window, ours, facts.batch_limit, source)

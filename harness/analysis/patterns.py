@@ -7,6 +7,9 @@ that it began in.
 A replica is lost from the end of the first of three or more failures in a row, until the send of its next request that
 succeeds, while other replicas answer. What a replica refuses (4xx) is no loss, and a loss of all replicas at once is
 the failure of the whole endpoint.
+
+A server that takes at most N requests at once refuses those that find N in flight, and no others. A quota of requests
+per second refuses requests however many are in flight.
 """
 
 from __future__ import annotations
@@ -22,17 +25,17 @@ from harness.analysis import metrics
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Ints, Table
 from harness.data.levels import CACHED, SessionSummary
-from harness.data.record import Level
+from harness.data.record import Level, LevelNote
 from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
 from harness.spec.choices import LOST
 
-TURNS = 8  # from the last of which on all count together
+TURNS = 8  # turns that count by themselves; the last also counts all later ones
 
 # ---- sessions ----------------------------------------------------------------------------------------------------
 
 
 def sessions(table: Table, level: Level, requests: int | None = None) -> SessionSummary | None:
-    """Return the sessions of a level whose window is closed; None where it has none.
+    """Return the sessions of a level whose window is closed; None if it has none.
 
     `table` holds all of the level's requests, `requests` is how many a whole session has. Where that varies (None), a
     session is whole if it began in the level, none of its requests was cut, and it then sent nothing for longer than
@@ -57,7 +60,7 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
         np.fmax.at(found, of, times)
         return found
 
-    began = -latest(-(table.began if level.rate is None else table.scheduled))
+    began = -latest(-table.waited_from(level))
     done, last = latest(table.done), latest(table.last)
     sent = np.bincount(of, minlength=n)
     spans = _spans(of, table)
@@ -85,7 +88,7 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
         latency_s=spread((done - began)[completed]),
         last_token_s=spread((last - began)[completed]),
         cached_fraction=spread(of_sessions[completed]) if usage.any() else UNSET,
-        **_by_turn(table, usage, prompts, hits, open_loop=level.rate is not None),
+        **_by_turn(table, table.waited_from(level), usage, prompts, hits),
         tokens_per_minute=60 * float(tokens) / in_flight if in_flight else None,
         idle=idle,
         idle_tokens=idle * spans.waiting_tokens if spans.tokens.size else None,
@@ -93,13 +96,13 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
 
 
 def _by_turn(
-    table: Table, usage: Bools, prompts: Floats, hits: Floats, *, open_loop: bool
+    table: Table, began: Floats, usage: Bools, prompts: Floats, hits: Floats
 ) -> dict[str, list[float | None] | UnsetType]:
     """Return cached share by turn, TTFT by turn and TTFT by cached share, under their names in a SessionSummary.
 
     `usage` marks the requests whose `prompts` and `hits`, in tokens, are known.
     """
-    ttft = metrics.ttft(table.scheduled if open_loop else table.began, table.first)
+    ttft = metrics.ttft(began, table.first)
     first = table.ok & ~np.isnan(ttft)
     place, known = np.minimum(table.turn, TURNS - 1), usage & first
     shares = hits / np.maximum(prompts, 1.0)
@@ -115,7 +118,7 @@ class _Spans(NamedTuple):
 
     busy: Floats
     paused: Floats
-    tokens: Floats  # of the conversation in each pause: the prompt and the answer before it
+    tokens: Floats  # tokens of the conversation in each pause: the prompt and the answer before it
 
     @property
     def paused_s(self) -> Floats:
@@ -138,7 +141,7 @@ def _spans(session_of: Ints, table: Table) -> _Spans:
     session_of[i] is the session of request i. A request without an end is in flight for good.
     """
     done = np.where(np.isnan(table.done), np.inf, table.done)
-    ended: dict[int, tuple[float, float]] = {}  # of each session, the last end so far, and its conversation's tokens
+    ended: dict[int, tuple[float, float]] = {}  # by session: its last end so far, its conversation's tokens
     busy, paused = [], []
     for row in np.argsort(table.began, kind="stable").tolist():
         since, tokens = ended.get(session := int(session_of[row]), (-np.inf, 0.0))
@@ -162,6 +165,30 @@ def _over(place: Ints, parts: Floats, wholes: Floats | None = None) -> list[floa
     return [float(part / all_) if all_ else None for part, all_ in zip(found, whole, strict=True)]
 
 
+# ---- refused requests --------------------------------------------------------------------------------------------
+
+_GONE = {LevelNote.STALLED, LevelNote.REFUSED}  # nobody was there to refuse
+_FEW = 3  # requests refused, and taken, that show how many are taken at once
+_NEARLY_ALL = 0.9  # share of the refused that found so many in flight or more, and of the taken that found fewer
+
+
+def taken_at_once(table: Table, level: Level) -> int | None:
+    """Return how many requests at once the server takes if it refused those on top of them alone; else None.
+
+    A refused request counts those in flight when it was sent or when it was answered, whichever are more: the server
+    may have seen one first that was sent later.
+    """
+    refused = table.failed & np.isnan(table.first)
+    taken, own = ~refused & ~np.isnan(table.sent), (table.level == level.index) & ~np.isnan(table.sent)
+    if min((own & refused).sum(), (own & taken).sum()) < _FEW or _GONE & {*level.notes}:
+        return None
+    begins, ends = np.sort(table.sent[taken]), np.sort(table.done[taken])  # those without an end come last
+    found, later = (np.searchsorted(begins, at) - np.searchsorted(ends, at, "right") for at in (table.sent, table.done))
+    of_refused, of_taken = np.maximum(found, later)[own & refused], found[own & taken]
+    most = int(np.quantile(of_refused, 1 - _NEARLY_ALL, method="lower"))
+    return most if float((of_taken < most).mean()) >= _NEARLY_ALL else None
+
+
 # ---- lost replicas -----------------------------------------------------------------------------------------------
 
 
@@ -171,7 +198,7 @@ _FEWEST_COMPARED = 10  # requests of the others before a loss, and during it, wh
 
 
 class Span(msgspec.Struct, frozen=True):
-    """When a replica was lost; seconds since the run's origin, `end_s` None where it did not come back."""
+    """When a replica was lost; seconds since the run's origin, `end_s` None if it did not come back."""
 
     url: str
     start_s: float
@@ -254,7 +281,7 @@ def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | No
 
 
 def _carried(before: LossPhase, during: LossPhase | None, count: int) -> bool | None:
-    """Return whether the others gave during the loss what all gave before it; None where they had too few requests.
+    """Return whether the others gave during the loss what all gave before it; None if they had too few requests.
 
     They did where throughput fell by less than half of one replica's share.
     """

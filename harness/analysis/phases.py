@@ -35,7 +35,7 @@ class Probed(msgspec.Struct, frozen=True):
     """The phase that a run probed, and what its figures lack."""
 
     phases: Phases
-    best: LevelSummary | None  # that the capacity is of, where the ramp reached no plateau
+    best: LevelSummary | None  # the level that gives the capacity, if the ramp reached no plateau
     flat_below: float | None = None  # prompt tokens, where TTFT does not rise yet at the requested length
 
 
@@ -65,7 +65,8 @@ def _prefill(levels: Sequence[LevelSummary], curve: Curve | None, *, input_token
     alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and usable(s, Purpose.POINT)]
     P = np.array([_prompt(s, input_tokens) for s in alone])
     t = np.array([s.ttft_s.mean for s in alone], dtype=np.float64)
-    rise = fit(P, t, np.array([_error(s) for s in alone]))
+    # One request follows the other, each with an answer of one token: TTFT has the relative error of the level's rate.
+    rise = fit(P, t, t * np.array([_relative_error(s) for s in alone]))
     at = max(input_tokens, rise.begins) if rise is not None else input_tokens
     slope = rise.slope(at) if rise is not None else Value(None)
     capacity, shown, best = _plateau(levels, curve)
@@ -115,7 +116,7 @@ class Rise(msgspec.Struct, frozen=True):
     coefficients: tuple[float, float, float]
     covariance: tuple[tuple[float, ...], ...]
     quantile: float | None
-    begins: float  # the shortest prompt that is longer than the flat part; the shortest of all where nothing is flat
+    begins: float  # the shortest prompt that is longer than the flat part; the shortest of all if nothing is flat
 
     def base(self) -> Value:
         """Return c, the TTFT of an empty prompt, extrapolated; seconds."""
@@ -202,7 +203,7 @@ def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
 
 
 def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _TtftFit | None:
-    """Return the fit of a constant TTFT up to `flat` tokens and a rise from `begins`; None where they do not meet."""
+    """Return the fit of a constant TTFT up to `flat` tokens and a rise from `begins`; None if they do not meet."""
     low = flat >= P
     weight = 1 / se[low] ** 2
     floor = float((t[low] * weight).sum() / weight.sum())
@@ -225,14 +226,6 @@ def _with_interval(made: _TtftFit) -> Rise:
 def _prompt(s: LevelSummary, requested: float) -> float:
     """Return prompt tokens of a level's requests, as they were counted, else as requested."""
     return float(s.input_tokens_mean or s.input_tokens_asked or requested)
-
-
-def _error(s: LevelSummary) -> float:
-    """Return one standard error of the mean TTFT of a level with one request in flight, in seconds.
-
-    It has the relative error of the level's rate: one request follows the other, each with an answer of one token.
-    """
-    return (s.ttft_s.mean or 0.0) * _relative_error(s)
 
 
 def _relative_error(s: LevelSummary) -> float:
@@ -261,7 +254,7 @@ def _plateau(
 
 
 def _share(least: float, taken: Value) -> Value | None:
-    """Return `least` / `taken`, both times, with the 95 % interval that `taken` gives it; None where taken ≤ 0."""
+    """Return `least` / `taken`, both times, with the 95 % interval that `taken` gives it; None if taken ≤ 0."""
     if taken.value is None or taken.value <= 0:
         return None
     if taken.ci95 is None:

@@ -1,8 +1,8 @@
-"""Measured levels as the points that a curve is fitted to: repeats pooled, every one with an error.
+"""Measured levels as the points of a curve: repeats are pooled, and every point has an error.
 
-A measured error counts as it is. One that was assumed from the number of requests says little: short windows scatter by
-3 to 8 % whatever it is, so it lies between these. Left out: the curve itself (`posterior`), and which level comes next
-(`ramp`).
+A measured error counts as it is. An error that was assumed from the number of requests says little, since short windows
+scatter by 3 to 8 % anyway: it is clipped to that range. Left out: the curve itself (`posterior`), and which level comes
+next (`ramp`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from harness.analysis.posterior import Data
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import in_flight_low
-from harness.analysis.stats import ASSUMED, FLOOR, between
+from harness.analysis.stats import ASSUMED, FLOOR, scatter_within
 from harness.analysis.table import Bools, Floats, Ints
 from harness.data.levels import LevelSummary
 from harness.results.readers.level import ForeignLevel
 
-FALLEN = 0.55  # of the second highest throughput, below which the levels at the end have collapsed
+FALLEN = 0.55  # share of the second highest throughput: last levels below it have collapsed
 
 SHORT = 0.03, 0.08  # relative error of a level whose window was too short to measure it
 HARDLY = 0.25  # requests of a window for each in flight, below which it is no measurement
@@ -29,19 +29,16 @@ _APART = math.sqrt(3)  # no level's error counts as more than 3 times another's:
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A measured level. `in_flight` None: nothing but C is known; `se`: one standard error, tok/s.
-
-    Where slots hold sessions, these are what is in flight.
-    """
+    """A measured level; `in_flight` counts sessions if slots hold these, and is None if only C is known."""
 
     concurrency: float
     in_flight: float | None
-    throughput: float  # of the run's unit, per second
-    se: float | None = None  # None: nothing is known of it; it is assumed to be 2 %
+    throughput: float  # in the run's unit, per second
+    se: float | None = None  # one standard error of the throughput; None: unknown, and assumed to be 2 %
     valid: bool = True
     in_flight_ok: bool = True
     assumed: bool = False  # `se` is a weight, not a measurement: the fit finds the scale of all such errors
-    chance: float = 0.0  # relative error at least, by when slots that rest happen to send
+    chance: float = 0.0  # least relative error, since resting slots send at random times
 
 
 class PooledLevels(msgspec.Struct, frozen=True):
@@ -51,14 +48,14 @@ class PooledLevels(msgspec.Struct, frozen=True):
     C: Floats
     X: Floats
     sigma: Floats  # relative error
-    in_flight_ok: Bools  # as many in flight as were requested
+    in_flight_ok: Bools  # whether as many were in flight as were requested
     times: Ints  # how often each was measured
     data: Data  # the same as a posterior takes them
     drift: float  # relative σ between repeats of one level, beyond their own errors
 
     @property
     def upright(self) -> int:
-        """How many levels come before the throughput has collapsed for good; all of them where it has not."""
+        """Return how many levels come before a lasting collapse of throughput; all of them if there is none."""
         standing = np.flatnonzero(FALLEN * np.sort(self.X)[-2] <= self.X)  # one slip is no measure
         return int(standing[-1]) + 1
 
@@ -104,7 +101,7 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
 
 
 def chance(s: LevelSummary) -> float:
-    """Return the relative error that chance pauses of the slots give a level's throughput; 0 where slots never pause.
+    """Return the relative error that chance pauses of the slots give a level's throughput; 0 if slots never pause.
 
     A slot that thinks, or waits for its agent's tools, is in flight for the share u of the time. C of them, each in
     flight and at rest for exponential times, hold C·u on average; over a window of n requests that mean has the
@@ -142,7 +139,7 @@ def pool(points: Sequence[Point]) -> PooledLevels:
     sigma = np.maximum(np.array([ASSUMED * p.throughput if p.se is None else p.se for p in valid]) / X, FLOOR)
     by_chance = np.array([p.chance for p in valid])
     sigma = np.maximum(np.where(guessed, np.clip(sigma, *SHORT), sigma), by_chance)
-    drift = between(np.log(X), sigma, at)
+    drift = scatter_within(np.log(X), sigma, at)
     w = 1 / (sigma**2 + drift**2)
     total = np.bincount(at, w, len(C))
     mean_N = np.bincount(at, w * N, len(C)) / total
@@ -153,13 +150,12 @@ def pool(points: Sequence[Point]) -> PooledLevels:
         sigma=np.asarray(total**-0.5, dtype=np.float64),
         in_flight_ok=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
         times=times,
-        data=_data(
+        data=data_of(
             np.log(mean_N) if (np.diff(mean_N) > 0).all() else np.log(C),
             np.log(X),
-            sigma,
             weights(sigma, by_chance),
-            guessed,
             at,
+            None if guessed.all() else float(np.median(sigma[~guessed])),
         ),
         drift=drift,
     )
@@ -176,17 +172,17 @@ def _counts(p: Point) -> bool:
 
 
 def weights(sigma: Floats, by_chance: Floats) -> Floats:
-    """Return each level's error over that of a usual one, shape [n]: at most 3 times another's, but by chance."""
+    """Return each error over the median one, clipped to 1/√3 … √3, but at least its error by chance; shape [n]."""
     usual = float(np.median(sigma)) if len(sigma) else 1.0
     return np.maximum(np.clip(sigma / usual, 1 / _APART, _APART), by_chance / usual)
 
 
-def _data(load: Floats, y: Floats, sigma: Floats, weight: Floats, assumed: Bools, at: Ints) -> Data:
+def data_of(load: Floats, y: Floats, weight: Floats, at: Ints, own: float | None) -> Data:
     """Return the data of the fit: for each level its load and weighted mean of y = ln X, and the scatter of repeats.
 
-    `y`, `sigma`, `weight` and `assumed` have one value for each measurement; at[i] is the level of measurement i.
+    `y` and `weight` have one value for each measurement; at[i] is the level of measurement i. `own` is the relative
+    error that measurements have of themselves.
     """
-    own = None if assumed.all() else float(np.median(sigma[~assumed]))
     precision = np.asarray(np.bincount(at, weight**-2.0, len(load)), dtype=np.float64)
     mean = np.bincount(at, weight**-2.0 * y, len(load)) / precision
     scatter = float((((y - mean[at]) / weight) ** 2).sum())

@@ -2,18 +2,19 @@
 
 In u = ln N and ln X, with N requests in flight and the throughput X:
 
-    ln X = level + ln(e^a / (h + e^a)) + g(a) - loss·v + noise
+    ln X = level + ln(e^a / (h + e^a)) + g(a) - loss·(v - late)₊ + noise
     v = w·E[(Z + (u - s)/w)₊], Z normal;  a = u - v          a rises with u up to the knee s = ln S, and v past it
 
 The rising branch is a hyperbola with half-point h as far as the levels agree. g is an integrated random walk, which
 lets the elasticity wander by `tau` an e-fold of load: hardly for a dense model on one GPU, more for mixtures of
 experts, padded batches and contention. The width w makes the corner soft, as that of a closed network of queues; with
-w = 0 it is sharp. Past the knee throughput is flat, or lost at a rate that wanders too. A curve that hardly rises below
-its knee is on its plateau already, so the elasticity there is at least LEAST_RISE.
+w = 0 it is sharp. Past the knee throughput is flat, or lost at a rate that wanders too, from the knee on or from a load
+that is `late` e-folds further on. A curve that hardly rises below its knee is on its plateau already, so the elasticity
+there is at least LEAST_RISE.
 
-Given (S, h, tau, w, loss, noise) the rest is Gaussian. The sum over a grid of these is the posterior, without starting
-values and without resampling. One eigendecomposition for each (S, tau, w, loss) serves all h and all noises. The grid
-of S is refined where the mass lies.
+Given (S, h, tau, w, loss, late, noise) the rest is Gaussian. The sum over a grid of these is the posterior, without
+starting values and without resampling. One eigendecomposition for each (S, tau, w, loss, late) serves all h and all
+noises. The grid of S is refined where the mass lies.
 
 The noise is one unknown for all levels. The errors that levels measured of themselves say what it is about, and how
 levels compare, within a factor of 3: a short window hardly knows its own error. Repeats of a level count by their
@@ -48,19 +49,21 @@ _ROUGH = (
 _FLAT = 0.0, 0.01  # mean and standard deviation of what an e-fold of load past the knee loses
 # The same of a server that preempts, and of one that thrashes; their rate of loss wanders by as much, an e-fold.
 _FALLING = (0.20, 0.15), (1.0, 0.8)
-_FALLS, _SUSPECTED = 0.08, 0.02  # prior weight of these, where the last level lies so far below the highest
+_LATE = 0.4, 0.8, 1.2, 1.8  # e-folds past the knee, from where on throughput may fall that was flat before
+_FALLS, _FALLS_LATE = 0.08, 0.01  # prior weight of a fall from the knee on, and of a later one
+_SUSPECTED = 0.02  # ln of the highest throughput over that of the last level, from which on falls are tried
 _HALF_POINTS = 12
-_NOISES = np.geomspace(0.003, 0.15, 9)  # where no level has measured its own error
-_TYPICAL = 0.05  # of such a noise: larger ones are ever less likely
+_NOISES = np.geomspace(0.003, 0.15, 9)  # noise to try if no level has measured its own error
+_TYPICAL = 0.05  # typical size of such a noise: larger ones are ever less likely
 _TIMES = np.array([0.7, 0.85, 1.0, 1.25, 1.6, 2.2, 3.2, 5.0])  # the levels' own error that the noise may be
 _TIMES_PRIOR = np.array([0.08, 0.17, 0.25, 0.20, 0.12, 0.09, 0.06, 0.03])
-_SOFT_EDGE = 0.03  # of LEAST_RISE
+_SOFT_EDGE = 0.03  # width of the edge at LEAST_RISE, in elasticity
 _NEGLIGIBLE = 2e-3  # share of the posterior in a cell of S, below which it is not refined
 _UNLIKELY = 1e-3  # the same of a form
 # ln of the knee less s for each w: a soft corner bends before it. Its standard deviation for each w, and a sharp one's.
 _BEFORE, _CORNER = 0.35, (0.25, 0.005)
-_MOST_LEVELS = 64  # that a posterior is made of
-_STEPS = 96  # of a random walk that a drawn curve is made of
+_MOST_LEVELS = 64  # the most levels that a posterior is made of
+_STEPS = 96  # steps of the random walk that draws a curve
 
 
 class Data(msgspec.Struct, frozen=True, eq=False):
@@ -116,7 +119,7 @@ class Posterior(msgspec.Struct, frozen=True, eq=False):
     data: Data
     log_S: Floats  # [s], the middles of the cells of ln S
     width: Floats  # [s], of the cells
-    forms: Floats  # [c, 5]: tau, w, mean and standard deviation of the loss, prior weight
+    forms: Floats  # [c, 6]: tau, w, mean and standard deviation of the loss, where it begins, prior weight
     noises: Floats  # [k]
     half_points: Floats  # [h]
     weights: Floats  # [s, c, k, h]; their sum is 1
@@ -149,7 +152,7 @@ class Posterior(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def noise(self) -> float:
-        """The relative error of a level of usual length, by the mean of the posterior."""
+        """Return the relative error of a level of usual length, by the mean of the posterior."""
         return float(self.weights.sum((0, 1, 3)) @ self.noises)
 
     def mean_form(self) -> tuple[float, float]:
@@ -203,9 +206,13 @@ def _thinned(data: Data) -> Data:
 def _forms(data: Data) -> Floats:
     """Return the curve shapes to try, each a row of parameters and prior; falling ones if the last level is low."""
     falls = float(data.y.max() - data.y[-1]) > _SUSPECTED
-    flat = [(tau, w, *_FLAT, p * q * (1 - _FALLS * falls)) for tau, p, corners in _ROUGH for w, q in corners]
-    falling = [(tau, w, *_FALLING[0], _FALLS / 6) for tau, w in ((0.01, 0.0), (0.06, 0.0), (0.2, 0.0), (0.06, 0.2))]
-    falling += [(tau, 0.0, *_FALLING[1], _FALLS / 6) for tau in (0.01, 0.06)]
+    rest = 1 - (_FALLS + _FALLS_LATE) * falls
+    flat = [(tau, w, *_FLAT, 0.0, p * q * rest) for tau, p, corners in _ROUGH for w, q in corners]
+    slow, fast = _FALLING
+    falling = [(tau, w, *slow, 0.0, _FALLS / 6) for tau, w in ((0.01, 0.0), (0.06, 0.0), (0.2, 0.0), (0.06, 0.2))]
+    falling += [(tau, 0.0, *fast, 0.0, _FALLS / 6) for tau in (0.01, 0.06)]
+    cases = [(tau, 0.0, *loss, late) for tau in (0.01, 0.06) for loss in _FALLING for late in _LATE]
+    falling += [(*case, _FALLS_LATE / len(cases)) for case in cases]
     return np.array(flat + (falling if falls else []))
 
 
@@ -230,9 +237,9 @@ def _noise_prior(data: Data, noises: Floats) -> Floats:
 
 def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> Floats:
     """Return ln of the likelihood times the prior, the level integrated out; shape [s, c, k, h]."""
-    tau, w, loss, spread, prior = forms.T[:, None, :, None]  # each [1, c, 1]
+    tau, w, loss, spread, late, prior = forms.T[:, None, :, None]  # each [1, c, 1]
     s = log_S[:, None, None]
-    a, v = coordinates(data.u, s, w)
+    a, v = coordinates(data.u, s, w, late)
     a, v = np.broadcast_arrays(a, v, a + tau)[:2]  # [s, c, n]
     g, start = data.g, data.u[0]
     covariance = (tau**2)[..., None] * walk(a - start, a - start) + (spread**2)[..., None] * _loss(v, v)
@@ -259,8 +266,8 @@ def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, hal
     return np.asarray(found + np.log(prior)[..., None] + _noise_prior(data, noises)[:, None])
 
 
-def coordinates(u: Floats, s: Floats, w: Floats) -> tuple[Floats, Floats]:
-    """Return (a, v) of loads u = ln N: a, how far along the rising branch (at most the knee s), and v, how far past s.
+def coordinates(u: Floats, s: Floats, w: Floats, late: Floats | float = 0.0) -> tuple[Floats, Floats]:
+    """Return (a, v) of loads u = ln N: how far along the rising branch, at most the knee s, and how far past s + late.
 
     >>> coordinates(np.array([1.0, 3.0]), np.array(2.0), np.array(0.0))
     (array([1., 2.]), array([0., 1.]))
@@ -269,7 +276,7 @@ def coordinates(u: Floats, s: Floats, w: Floats) -> tuple[Floats, Floats]:
     z = np.clip((u - s) / soft, -40.0, 40.0)
     v = np.where(w > 0, soft * (z * _normal(z) + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)), np.maximum(u - s, 0.0))
     v = np.where((w > 0) & (z >= 40.0), u - s, v)
-    return u - v, v
+    return u - v, np.maximum(v - late, 0.0)
 
 
 def walk(x: Floats, y: Floats) -> Floats:
@@ -311,10 +318,10 @@ def draw(posterior: Posterior, N: Floats, count: int, rng: np.random.Generator) 
     forms = posterior.forms[form]
     corner = rng.normal(size=count) * np.hypot(_CORNER[0] * forms[:, 1], _CORNER[1])
     s = posterior.log_S[S][:, None]
-    tau, w, loss, spread = forms.T[:4, :, None]
+    tau, w, loss, spread, late = forms.T[:5, :, None]
     h, start = posterior.half_points[half][:, None], data.u[0]
-    levels = coordinates(data.u, s, w)
-    grid = coordinates(np.log(N), s, w)
+    levels = coordinates(data.u, s, w, late)
+    grid = coordinates(np.log(N), s, w, late)
     a = np.append(grid[0], s, axis=1)  # the plateau is where the rising branch ends
     v = np.append(grid[1], np.zeros_like(s), axis=1)
 

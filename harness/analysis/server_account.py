@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from harness.analysis.stats import SAMPLES, spread
+from harness.analysis.table import Floats, Table
 from harness.data import server_metrics
 from harness.data.record import SERVER, Sample
 from harness.data.server_metrics import Figure, Kind, Meaning
@@ -21,18 +21,6 @@ from harness.data.views import EngineView, PoolView, ServerView, Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
 _ENOUGH = 200  # engine steps or requests: a step or a request more or less at the edges is then half a percent
-
-
-class Ours(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator counted, of the window or of more."""
-
-    arrivals: npt.ArrayLike = ()  # of every request's chunks
-    arrival_tokens: npt.ArrayLike = ()  # in each of them
-    prompts: Sequence[tuple[float, float]] = ()  # (first token's time, prompt tokens)
-    computed: Sequence[tuple[float, float]] = ()  # the same without what was cached
-    ended: Sequence[tuple[float, float]] = ()  # (last token's time, output tokens)
-    ended_prompts: Sequence[tuple[float, float]] = ()  # (last token's time, prompt tokens)
-    steps_per_s: float | None = None  # of the engine
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -64,7 +52,7 @@ class Scrapes:
 
     @property
     def engines(self) -> list[str]:
-        """The labels of the engines behind the page; none where they are not told apart."""
+        """Return the labels of the engines behind the page; none if they are not told apart."""
         found = {meaning.engine for series in self._series.values() for _, meaning in series}
         return sorted(found - {""}, key=lambda label: (len(label), label))
 
@@ -87,7 +75,7 @@ class Scrapes:
         return sum(values) / len(values) if values else None
 
     def growth(self, figure: Figure, engine: str | None = None, part: str = "") -> Growth | None:
-        """Return by how much a counter grew from first to last scrape; None where it was not seen twice, or was reset.
+        """Return by how much a counter grew from first to last scrape; None if it was not seen twice, or was reset.
 
         `part` is the "sum" or "count" of a histogram. A series that appears later began at 0: engines publish some
         with their first event.
@@ -110,13 +98,13 @@ class Scrapes:
         return Growth(start, end, increase) if end > start else None
 
     def ratio(self, part: Figure, whole: Sequence[Figure]) -> float | None:
-        """Return the growth of a counter over that of others together; None where they did not grow."""
+        """Return the growth of a counter over that of others together; None if they did not grow."""
         top, bottom = self.growth(part), [self.growth(figure) for figure in whole]
         total = sum(each.increase for each in bottom if each is not None)
         return top.increase / total if top is not None and all(bottom) and total > 0 else None
 
     def spread(self, figure: Figure) -> Spread | None:
-        """Return mean and percentiles of a histogram's growth in the window; None where nothing was added to it.
+        """Return mean and percentiles of a histogram's growth in the window; None if nothing was added to it.
 
         The mean alone where the buckets do not add up to the count.
         """
@@ -142,21 +130,23 @@ class Scrapes:
 def server_view(
     samples: Sequence[Sample],
     window: tuple[float, float],
-    ours: Ours = Ours(),
+    table: Table | None = None,
+    itl_s: float | None = None,
     batch_limit: int | None = None,
     source: str = SERVER,
 ) -> ServerView | None:
-    """Return the server's figures of one window, and its token counters against ours; None where it published nothing.
+    """Return the server's figures of one window, and its token counters over those of its requests, in `table`.
 
-    Both sides of a ratio are counted between the same two scrapes. `batch_limit` is that of one engine, where the
-    operator or the server has stated it; `source` has the samples of one of several replicas.
+    None if it published nothing. Both sides of a ratio are counted between the same two scrapes. A step of the
+    engine takes `itl_s`; `batch_limit` is that of one engine, where the operator or the server has stated it; `source`
+    has the samples of one of several replicas.
     """
     scrapes = Scrapes(samples, window, source)
     if not scrapes.times:
         return None
     engines = scrapes.engines
-    generation, generation_ratio = _generation(scrapes, ours)
-    prompt, prompt_ratio = _prompt(scrapes, ours)
+    generation, generation_ratio = _generation(scrapes, table, itl_s)
+    prompt, prompt_ratio = _prompt(scrapes, table)
     preempted, running = scrapes.growth(Figure.PREEMPTIONS), scrapes.mean(Figure.RUNNING)
     stated = batch_limit * max(1, len(engines)) if batch_limit else None
     limit = scrapes.mean(Figure.BATCH_LIMIT) or stated
@@ -201,7 +191,7 @@ def pool_view(samples: Sequence[Sample], window: tuple[float, float], source: st
     )
 
 
-def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
+def _generation(scrapes: Scrapes, table: Table | None, itl_s: float | None) -> tuple[Growth | None, float | None]:
     """Return the growth of the server's count of output tokens, and its ratio to Knee's count at the same moments.
 
     A server that counts a request's tokens at its end is compared by the requests that ended. Otherwise there is no
@@ -209,33 +199,34 @@ def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | No
     """
     ended = scrapes.growth(Figure.ENDED_GENERATION_TOKENS)
     if ended is not None:
-        return ended, _by_request(ended, ours.ended)
+        return ended, None if table is None else _by_request(ended, table.last, table.output_tokens)
     found = scrapes.growth(Figure.GENERATION_TOKENS)
-    if found is None or not ours.steps_per_s or (found.end_s - found.start_s) * ours.steps_per_s < _ENOUGH:
+    if found is None or table is None or not itl_s or (found.end_s - found.start_s) / itl_s < _ENOUGH:
         return found, None
-    arrivals, each = np.asarray(ours.arrivals), np.asarray(ours.arrival_tokens)
-    between = (arrivals >= found.start_s) & (arrivals < found.end_s)
-    tokens = int(each.sum(where=between, dtype=np.int64))
+    between = (table.arrival >= found.start_s) & (table.arrival < found.end_s)
+    tokens = int(table.tokens.sum(where=between, dtype=np.int64))
     return found, found.increase / tokens if tokens else None
 
 
-def _prompt(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
+def _prompt(scrapes: Scrapes, table: Table | None) -> tuple[Growth | None, float | None]:
     """Return the growth of the server's count of prompt tokens, and its ratio to Knee's count, where comparable."""
-    for figure, counted in (
-        (Figure.COMPUTED_PROMPT_TOKENS, ours.computed),
-        (Figure.ENDED_PROMPT_TOKENS, ours.ended_prompts),
-        (Figure.PROMPT_TOKENS, ours.prompts),
-        (Figure.QUEUED_PROMPT_TOKENS, ()),
-    ):
-        if (found := scrapes.growth(figure)) is not None:
-            return found, _by_request(found, counted)
-    return None, None
+    for figure in (Figure.COMPUTED_PROMPT_TOKENS, Figure.ENDED_PROMPT_TOKENS, Figure.PROMPT_TOKENS):
+        if (found := scrapes.growth(figure)) is not None and table is not None:
+            tokens = table.input_tokens
+            if figure is Figure.COMPUTED_PROMPT_TOKENS:
+                tokens = tokens - np.nan_to_num(table.cached_tokens)
+            times = table.last if figure is Figure.ENDED_PROMPT_TOKENS else table.first
+            return found, _by_request(found, times, tokens)
+        if found is not None:
+            return found, None
+    return scrapes.growth(Figure.QUEUED_PROMPT_TOKENS), None
 
 
-def _by_request(counter: Growth, ours: Sequence[tuple[float, float]]) -> float | None:
-    """Return the counter over ours, of at least 200 requests."""
-    inside = [tokens for time_s, tokens in ours if counter.start_s <= time_s < counter.end_s]
-    return counter.increase / sum(inside) if len(inside) >= _ENOUGH and sum(inside) > 0 else None
+def _by_request(counter: Growth, times: Floats, tokens: Floats) -> float | None:
+    """Return the counter over the tokens of the requests at these times, of at least 200 whose tokens are known."""
+    inside = tokens[(times >= counter.start_s) & (times < counter.end_s) & ~np.isnan(tokens)]
+    total = float(inside.sum())
+    return counter.increase / total if len(inside) >= _ENOUGH and total > 0 else None
 
 
 def _mean_queue(scrapes: Scrapes) -> Spread | None:
@@ -308,7 +299,7 @@ def quantile(buckets: Buckets, q: float) -> float | None:
 
     With n observations the quantile has rank r = q n. It lies in the first bucket (a, b] up to whose end r of them
     come: below of them before a, k inside it, so that x = a + (b − a)(r − below)/k. The lowest bucket begins at 0.
-    None where there are no observations, or where it lies in the bucket without an end: only its start is known.
+    None if there are no observations, or if it lies in the bucket without an end: only its start is known.
 
     Ten observations, 2 up to .3, 6 more up to .5, and 2 more up to .8: the median has rank 5, the third of the six
     in the second bucket, .3 + .2 · 3/6 = .4; p95 has rank 9.5, .5 + .3 · 1.5/2 = .725.

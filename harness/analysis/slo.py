@@ -27,7 +27,7 @@ from msgspec import UNSET
 
 from harness.analysis import metrics
 from harness.analysis.rules import Purpose, usable
-from harness.analysis.rules.figures import LUMPED, TOKENS_PER_CHUNK
+from harness.analysis.rules.figures import LUMPED, TOKENS_PER_CHUNK, cut_short
 from harness.analysis.rules.requests import errors_above_1_percent, unstable
 from harness.analysis.stats import Z95, batches, incomplete_beta, t_quantile, uncorrelated, wilson
 from harness.analysis.table import Bools, Floats, Table, follows, placed_tokens
@@ -40,14 +40,15 @@ from harness.data.record import Level
 from harness.data.views import Value
 from harness.spec.scenario import SLO_CONFIDENCE
 
-_NEEDED = 0.99  # of a limit that names no percentile
+_NEEDED = 0.99  # share that has to meet a limit which names no percentile
 CONFIDENCE = SLO_CONFIDENCE
 # docs/method.md, Attainment of an SLO: at least 10 time blocks of at least 2 request times
 _BLOCKS, _REQUEST_TIMES = 10, 2
+CLUMP_TIMES = _BLOCKS * _REQUEST_TIMES  # request times of a window, from which on it shows how samples clump
 _AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree
-QUEUE_TIMES = 3.0  # that a window has of the time in which the queue comes and goes
+QUEUE_TIMES = 3.0  # times that the queue's own time fits into a window
 _MORE = 1.02  # times as many samples are tried, until they decide
-_SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little
+_FEWEST_LATE = 20  # late samples that show how they clump: with 10, intervals of a queue's waits cover too little
 
 
 class SloLimit(msgspec.Struct, frozen=True):
@@ -57,11 +58,11 @@ class SloLimit(msgspec.Struct, frozen=True):
     figure: str  # ttft | ttfat | itl | tpot | e2e | icl
     needed: float  # share, 0 to 1
     seconds: float
-    confidence: float = CONFIDENCE  # with which it has to be met, or missed
+    confidence: float = CONFIDENCE  # confidence with which it has to be met, or missed
 
     @property
     def of_gaps(self) -> bool:
-        """Whether gaps are its samples (a percentile of ITL or ICL), not requests."""
+        """Return whether gaps are its samples (a percentile of ITL or ICL), not requests."""
         return self.figure in ("itl", "icl") and self.name != self.figure
 
     def __str__(self) -> str:
@@ -106,7 +107,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
     start, end = level.window
     counted = began_in(table, level) & ~table.cut
     good = counted & table.ok
-    origin = table.began if level.rate is None else table.scheduled
+    origin = table.waited_from(level)
     spans = (table.done - origin)[counted]
     spans = spans[spans > 0]  # nan is not
     request_s = float(spans.mean()) if len(spans) else 0.0
@@ -165,11 +166,11 @@ def _interrupted(table: Table, since: Floats, until: Floats) -> Bools:
 def clumping(times: Floats, values: Floats, limit: float, start: float, end: float, request_s: float) -> float | None:
     """Return how clumped the misses of a limit are: their share's variance over that of independent samples (Kish).
 
-    The share is that of `values` above the limit. Where there are fewer than 20, too few to show how they come, it is
-    that of the 20 slowest: a queue whose longest waits come together will bring its misses together. From its scatter
-    over time blocks, at least 10 of at least 2 request times, doubled while the lag-1 correlation is above 0.2:
-    D = B/(B - 1) Σ (late_b - p n_b)² / (n p (1 - p)), and (t/z)² times that, so that few blocks do not feign precision.
-    1 where D is below 1.5; None where 10 blocks do not fit.
+    The misses are the `values` above the limit, or the 20 slowest if fewer than 20 are: a queue whose longest waits
+    come together will bring its misses together. The window is cut into B time blocks: at least 10, of at least 2
+    request times each, and twice as long while the lag-1 correlation is above 0.2. With
+    D = B/(B - 1) Σ (late_b - p n_b)² / (n p (1 - p)), where n_b requests of block b have late_b misses, it is
+    D (t/z)², so that few blocks do not feign precision; 1 if D is at most 1.5; None if 10 blocks do not fit.
 
     >>> beats = np.arange(0.0, 100.0, 0.5)
     >>> slow = np.where(beats % 20 < 18, 0.1, 0.3)  # every 20 s four in a row
@@ -181,8 +182,8 @@ def clumping(times: Floats, values: Floats, limit: float, start: float, end: flo
     if blocks < _BLOCKS or not n:
         return None
     values = np.round(values, 6)  # less than a microsecond is the clock's, not the server's
-    if int((values > limit).sum()) < _SHOW:
-        limit = np.sort(values)[-1 - min(_SHOW, n // 2)]
+    if int((values > limit).sum()) < _FEWEST_LATE:
+        limit = np.sort(values)[-1 - min(_FEWEST_LATE, n // 2)]
     late = values > limit
     p = float(late.mean())
     if p in (0.0, 1.0):
@@ -275,25 +276,21 @@ def enough_independent(attainment: Attainment) -> float | None:
 
 
 def outcome(attainments: Sequence[Attainment]) -> Outcome:
-    """Return the outcome of all limits together: missed if one is, else unresolved if one is or none is there."""
+    """Return the outcome of all limits together: MISSED wins over UNRESOLVED over MET; UNRESOLVED without limits."""
     outcomes = {each.outcome for each in attainments} or {Outcome.UNRESOLVED}
     return next(each for each in Outcome if each in outcomes)
 
 
 def leaning(attainments: Sequence[Attainment]) -> Outcome:
-    """Return where limits lean that are not all decided: by the shares alone; unresolved where one has no share."""
-    outcomes = {_lean(each) for each in attainments}
-    return next((each for each in Outcome if each in outcomes), Outcome.UNRESOLVED)
-
-
-def _lean(attainment: Attainment) -> Outcome:
-    if attainment.fraction is None:
-        return Outcome.UNRESOLVED
-    return Outcome.MET if attainment.fraction >= attainment.needed else Outcome.MISSED
+    """Return the outcome that undecided limits lean to, by their shares alone; UNRESOLVED if one has no share."""
+    if any(each.fraction is not None and each.fraction < each.needed for each in attainments):
+        return Outcome.MISSED
+    known = attainments and all(each.fraction is not None for each in attainments)
+    return Outcome.MET if known else Outcome.UNRESOLVED
 
 
 def samples_needed(limits: Sequence[SloLimit]) -> int:
-    """Return how many requests decide the strictest limit if all meet it; 0 where no limit is on single requests.
+    """Return how many requests decide the strictest limit if all meet it; 0 if no limit is on single requests.
 
     >>> samples_needed(limits({"ttft_p99": 2.0, "e2e_p50": 9.0}))
     299
@@ -326,8 +323,8 @@ class Judged(msgspec.Struct, frozen=True):
     """One load by all of its repeats."""
 
     outcome: Outcome
-    leans: Outcome  # the same where it is decided, else where its share lies; unresolved where it says nothing
-    pooled: tuple[Attainment, ...]  # of each limit, where they decide
+    leans: Outcome  # the outcome if it is decided, else the side that its share is on; unresolved if that says nothing
+    pooled: tuple[Attainment, ...]  # attainment of each limit over all repeats, if these decide
 
 
 def judged(repeats: Sequence[Sequence[Attainment]], failed: int) -> Judged:
@@ -351,7 +348,7 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 
     The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved or
     were not measured. Where no level is known to have met it, the largest that leans to it, with an interval that has
-    no lower end; None where none does. Repeats are judged together. Invalid levels are left out, except that one with
+    no lower end; None if none does. Repeats are judged together. Invalid levels are left out, except that one with
     too many errors has missed the SLO, and one with too few in flight can.
     """
     return _boundary(by_load(levels, rates=False))
@@ -360,7 +357,7 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
     """Return the SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO.
 
-    Rates from the server's capacity on miss it, too, whatever they show. The lower end of the interval is None where
+    Rates from the server's capacity on miss it, too, whatever they show. The lower end of the interval is None if
     the window is too short for the queue at that rate.
     """
     judged, most = by_load(levels, rates=True), capacity(levels)
@@ -380,7 +377,7 @@ class NearCapacity(msgspec.Struct, frozen=True):
     rate: float
     capacity: float  # requests per second that were completed where more came
     queue_s: float  # in which a queue comes and goes
-    window_s: float  # of the rate's levels together
+    window_s: float  # length of all windows at this rate together
 
 
 def near_capacity(levels: Sequence[LevelSummary], rate: float | None) -> NearCapacity | None:
@@ -398,7 +395,7 @@ def near_capacity(levels: Sequence[LevelSummary], rate: float | None) -> NearCap
 
 
 def capacity(levels: Sequence[LevelSummary]) -> float:
-    """Return the most requests per second that were completed where more came; inf where that never happened."""
+    """Return the most requests per second that were completed where more came; inf if that never happened."""
     completed = [x.requests_per_s.mean for x in levels if x.rate is not None and unstable.voids(x)]
     return max((each for each in completed if each), default=math.inf)
 
@@ -424,7 +421,10 @@ def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judge
             continue
         misses = overloaded(level) or outcome(level.slo) == Outcome.MISSED
         if usable(level, Purpose.ANSWER):
-            sound[at].append(level.slo)
+            # The slow requests of a level that was cut short are missing: it leans to no limit that is met.
+            leans = outcome(level.slo) == Outcome.UNRESOLVED and leaning(level.slo) == Outcome.MET
+            if not (leans and any(map(cut_short.made, level.verdicts))):
+                sound[at].append(level.slo)
         elif misses and usable(level, Purpose.MISS):
             failed[at] += 1
     return {at: judged(sound[at], failed[at]) for at in sorted({*sound, *failed})}

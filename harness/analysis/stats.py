@@ -25,7 +25,7 @@ _MOST_BATCHES = 40  # more add little (Schmeiser 1982), and short ones are domin
 _FEW_BATCHES = 4  # the fit's own error: at least 4 batches of at least 1
 _CORRELATED = 0.2  # lag-1 correlation above which batches are doubled
 _EVEN = 0.01  # batches that lie within this share of their mean carry an interval even if they are correlated
-_CLOSE_TO_1 = 0.9  # of a correlation, beyond which its estimate does not determine the interval's width
+_CLOSE_TO_1 = 0.9  # a correlation beyond which its estimate does not determine the interval's width
 FLOOR = 0.005  # no throughput is known better than this, relative
 _NEWTON = 50  # steps at most; far from the answer one doubles the variance, near it they converge at once
 ASSUMED = 0.02  # relative error of a level too short to have measured its own
@@ -92,7 +92,7 @@ def wilson(hits: float, n: int, z: float = Z95) -> tuple[float, float] | None:
 
 
 def known_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known; None where none is."""
+    """Return the mean of the values that are known; None if none is."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -100,7 +100,7 @@ def known_mean(values: Iterable[float | None]) -> float | None:
 def percentiles(
     values: Floats, qs: Sequence[float], n: int | None = None, *, reorder: bool = False
 ) -> list[float | None]:
-    """Return percentiles, linearly interpolated; None where n samples do not carry one (`SAMPLES`).
+    """Return percentiles, linearly interpolated; None if n samples do not carry one (`SAMPLES`).
 
     `reorder`: the values may be put into another order, instead of a copy of them.
     """
@@ -132,7 +132,7 @@ def spread(values: Floats, n: int | None = None, mean: float | None = None, *, r
 
 
 def lag1(x: Floats) -> float:
-    """Return the correlation of a series with itself one step later; 0 where it does not vary."""
+    """Return the correlation of a series with itself one step later; 0 if it does not vary."""
     d = x - x.mean()
     total = float(d @ d)
     return float(d[1:] @ d[:-1]) / total if total > 0 else 0.0
@@ -217,7 +217,7 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
 
 
 def half_width(estimate: Estimate) -> float | None:
-    """Return half of the 95 % interval as a share of the mean; None where there is none.
+    """Return half of the 95 % interval as a share of the mean; None if there is none.
 
     >>> half_width(Estimate(200.0, (197.0, 203.0)))
     0.015
@@ -227,13 +227,13 @@ def half_width(estimate: Estimate) -> float | None:
     return (estimate.ci95[1] - estimate.ci95[0]) / 2 / estimate.mean
 
 
-def between(values: Floats, errors: Floats, group: Ints) -> float:
+def scatter_within(values: Floats, errors: Floats, group: Ints) -> float:
     """Return the standard deviation of values within groups, beyond what their own errors explain (which may be all).
 
     It is what brings χ² around the groups' means down to its degrees of freedom (Paule and Mandel 1982), by Newton:
     χ² falls ever more slowly, so that from 0 no step goes too far. Left out: groups of one, and with an error of nan.
 
-    >>> round(between(np.array([9.0, 11.0]), np.array([1.0, 1.0]), np.array([0, 0])), 9)
+    >>> round(scatter_within(np.array([9.0, 11.0]), np.array([1.0, 1.0]), np.array([0, 0])), 9)
     1.0
     """
     counts = np.bincount(group)
@@ -289,7 +289,7 @@ def fit_error(
 
 
 def _fitting(span: float, request_times: float, request_s: float | None) -> int:
-    """Return how many batches of so many request times fit into the span; 0 where the request time is not known."""
+    """Return how many batches of so many request times fit into the span; 0 if the request time is not known."""
     return math.floor(span / (request_times * request_s) + 1e-9) if request_s else 0
 
 

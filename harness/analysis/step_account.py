@@ -25,16 +25,16 @@ from harness.analysis.seats import EDGE
 from harness.analysis.stats import t_quantile
 from harness.analysis.table import Bools, Floats, Table, follows, gaps
 from harness.data.levels import LevelPhases, LevelSummary, Service
-from harness.data.views import Estimate, ServerView, Spread
+from harness.data.views import Estimate, ServerView
 
 _FEWEST = 20  # steps without a prompt, from which on their time counts as known
-_VARIES = 0.05  # of its mean, by which B or K varies before d is fitted over it
+_VARIES = 0.05  # share of its mean by which B or K has to vary before d is fitted over it
 _SLOW = 2.0  # times the usual step without a prompt: a pause of the server's, and no step
-_BLOCKS = 10  # of a window, whose scatter makes the intervals
-_HALF = 0.5  # of a step, by which the tokens of one step may come apart
+_BLOCKS = 10  # blocks of a window, whose scatter makes the intervals
+_HALF = 0.5  # share of a step by which the tokens of one step may come apart
 _LONGER = 1.25  # times a step without a prompt, up to which any step counts as one
 _MOST = 1 << 19  # gaps that are looked at: of more, some of each step
-_AGREE = 0.1  # of the server's own time of a prompt, up to which the records agree with it
+_AGREE = 0.1  # share of the server's own time of a prompt, up to which the records agree with it
 _LEVELS = 0.02  # relative error of a step by other levels, at least
 _FURTHEST = 5.0  # times the largest batch of them
 
@@ -65,7 +65,7 @@ class Gaps(msgspec.Struct, frozen=True):
     end: Floats
     seconds: Floats
     tokens: Floats  # at its end
-    time: Floats  # of the server, that is this gap's: a stream of B has 1/B of it
+    time: Floats  # the server's time in this gap: a stream of B has 1/B of it
     batch: Floats  # requests that stream
     context: Floats  # tokens that they hold
     plain: Bools  # surely without a prompt
@@ -83,7 +83,8 @@ def phases(table: Table, start: float, end: float, service: Service | None, serv
     of the server, and is no time of a prompt.
     """
     seats = service.most if service and service.most_fraction >= EDGE else None
-    queue_s, prefill_s = (spread.mean if spread else None for spread in _of_requests(server))
+    of_requests = (server.queue_s, server.prefill_s) if server else (None, None)
+    queue_s, prefill_s = (spread.mean if spread else None for spread in of_requests)
     found = gaps_of(table, start, end, seats)
     if found is None:
         return LevelPhases(prefill_s=prefill_s, wait_s=queue_s, source="server" * bool(prefill_s), reason=NO_STREAM)
@@ -116,10 +117,6 @@ def phases(table: Table, start: float, end: float, service: Service | None, serv
     return msgspec.structs.replace(divided, reason=why)
 
 
-def _of_requests(server: ServerView | None) -> tuple[Spread | None, Spread | None]:
-    return (server.queue_s, server.prefill_s) if server else (None, None)
-
-
 def _prompt_times(table: Table, found: Gaps, step: Step, rows: Bools) -> float | None:
     """Return the mean seconds from the begin of the step that computes a prompt to its first token, of marked requests.
 
@@ -130,11 +127,11 @@ def _prompt_times(table: Table, found: Gaps, step: Step, rows: Bools) -> float |
     first, sent = table.first[rows], table.sent[rows]
     firsts, lasts = (np.sort(each[~np.isnan(each)]) for each in (table.first, table.last))
     begins = np.searchsorted(firsts, found.end + within) > np.searchsorted(firsts, found.end - found.seconds + within)
-    more = (found.seconds - seconds)[begins]  # of steps that end with a first token
+    more = (found.seconds - seconds)[begins]  # steps that end with a first token
     limit = np.maximum(_LONGER * seconds, seconds + _HALF * float(np.median(more) if len(more) else 0.0))
     plain = np.sort(found.end[found.seconds <= limit])
     at = [sent, *(_before(each, first - within) for each in (plain, firsts))]
-    # Where nobody streams, the last token of anybody was the end of a step.
+    # If nobody streams, the last token of anybody was the end of a step.
     alone = _Running.of(table).at(first - within)[0] == 0
     at.append(np.where(alone, _before(lasts, first - within), -np.inf))
     begin = np.max(at, axis=0)
@@ -143,7 +140,7 @@ def _prompt_times(table: Table, found: Gaps, step: Step, rows: Bools) -> float |
 
 
 def _before(times: Floats, limits: Floats) -> Floats:
-    """Return for each limit the latest of the sorted times that is not after it; -inf where all are."""
+    """Return for each limit the latest of the sorted times that is not after it; -inf if all are."""
     return np.concatenate([[-np.inf], times])[np.searchsorted(times, limits, side="right")]
 
 
@@ -203,8 +200,11 @@ def gaps_of(table: Table, start: float, end: float, seats: int | None) -> Gaps |
     """Return the gaps between chunks that end in [start, end), with batch and context then, and which had no prompt."""
     streams = table.last > table.first
     rows = follows(table, streams)
-    at, seconds, tokens = table.arrival[rows], gaps(table, streams), table.tokens[rows]
-    kept = np.flatnonzero((seconds > 0) & (at >= start) & (at < end))  # what comes at once is one step
+    at, seconds = table.arrival[rows], gaps(table, streams)
+    # What comes at once is of one step. Chunks that come with the first of a response have no gap, as it has none.
+    own = np.flatnonzero((seconds > 0) | (np.diff(np.flatnonzero(rows), prepend=-1) > 1))
+    at, seconds, tokens = at[own], seconds[own], np.add.reduceat(table.tokens[rows], own, dtype=np.int64)
+    kept = np.flatnonzero((seconds > 0) & (at >= start) & (at < end))
     if not len(kept):
         return None
     each = -(-len(kept) // _MOST)

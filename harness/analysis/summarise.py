@@ -31,6 +31,7 @@ from harness.analysis.rules.levels import Concluded
 from harness.analysis.rules.requests import errors_above_1_percent
 from harness.analysis.rules.run import Recorded
 from harness.analysis.table import Table
+from harness.base import ExitStatus
 from harness.data import server_metrics
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelSummary
@@ -108,7 +109,7 @@ def summarise(run: Result) -> Summary:
         agents=_held(run.manifest.agents, of_ramp),
         cost=cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
-        # That of a run that died follows from its levels.
+        # The ramp of a run that died follows from its levels.
         ramp=run.manifest.ramp or [RampStep.of(each) for each in run.levels if LevelNote.VOID not in each.notes],
         phases=probed.phases if probed else None,
         workload=workload or UNSET,
@@ -181,16 +182,21 @@ def _with_prediction(fitted: Curve, run: Result) -> Curve:
 
 
 def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
-    """Return the curve; where it still rises but a higher level failed, with a level below that one to measure next."""
-    last = fitted.at_least_concurrency
-    failing = [
-        level.concurrency for level in levels if level.concurrency is not None and errors_above_1_percent.voids(level)
-    ]
-    fails = min((C for C in failing if last is not None and last < C), default=None)
-    if fitted.state != BEYOND or last is None or fails is None:
+    """Return the curve; where levels above all others failed, only with levels below these to measure next.
+
+    Of a curve that still rises it is one between, else the lowest that failed. What a server refuses is not among them.
+    """
+    last = max((level.concurrency or 0 for level in levels if usable(level, Purpose.POINT)), default=0)
+    above = [level for level in levels if (level.concurrency or 0) > last and errors_above_1_percent.voids(level)]
+    if fitted.settle is None or not above:
         return fitted
-    middle = round(math.sqrt(last * fails))
-    settle = Settle([middle] if last < middle < fails else [fails])
+    fails = min(level.concurrency or 0 for level in above)
+    refused = 1 + min((level.taken_at_once for level in above if level.taken_at_once), default=fails)
+    wanted = [C for C in fitted.settle.levels if fails > C]
+    if fitted.state == BEYOND:
+        middle = round(math.sqrt(last * min(fails, refused)))
+        wanted = [middle if last < middle < fails else fails]
+    settle = Settle([C for C in wanted if refused > C])
     expected = fitted.expected_concurrency
     if expected is None or expected < fails:
         return msgspec.structs.replace(fitted, settle=settle)
@@ -233,7 +239,7 @@ def _probed(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -
 
 def lost(run: Result) -> int:
     """Return requests that were sent and have no record, by the last count of each worker: a lower bound."""
-    sent: dict[str, int] = {}  # by the beginning of their ids
+    sent: dict[str, int] = {}  # requests sent, by the beginning of their ids
     for sample in run.samples:
         if sample.source == "client" and sample.metric.endswith("/sent"):
             sent[sample.metric.removesuffix("/sent")] = int(sample.value)
@@ -243,22 +249,23 @@ def lost(run: Result) -> int:
     return sum(max(0, count - kept[begins]) for begins, count in sent.items())
 
 
-def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
-    """Return 0, or 3 when the answer rests on an invalid level, or not all that was asked for is measured.
+def exit_status(summary: Summary, *, slo_fail: bool = False) -> ExitStatus:
+    """Return DONE, or UNSETTLED when the answer rests on an invalid level, or not all that was asked for is measured.
 
-    With `slo_fail` 99 where the SLO is missed, 3 where it is open. It is missed where the lowest load that says
-    anything of it missed it.
+    With `slo_fail` MISSED where the SLO is missed, UNSETTLED where it is open. It is missed where the lowest load that
+    says anything of it missed it.
     """
     levels = _counting(summary.levels)
     if not summary.complete or (summary.levels and not levels):
-        return 3
+        return ExitStatus.UNSETTLED
     sound = all(usable(level, Purpose.ANSWER) for level in levels)
     if not sound or any(verdict.level == Gravity.INVALID for verdict in summary.verdicts):
-        return 3
+        return ExitStatus.UNSETTLED
     if not slo_fail or is_decided(summary.knees.slo) or is_decided(summary.knees.slo_rate):
-        return 0
+        return ExitStatus.DONE
     found = slo.by_load(levels, rates=summary.open_loop)
-    return 99 if found and next(iter(found.values())).outcome == Outcome.MISSED else 3
+    missed = bool(found) and next(iter(found.values())).outcome == Outcome.MISSED
+    return ExitStatus.MISSED if missed else ExitStatus.UNSETTLED
 
 
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:

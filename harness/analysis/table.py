@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.record import ABANDONED, CANCELLED, Record
+from harness.data.record import ABANDONED, CANCELLED, Level, Record
 from harness.spec.work import Unit
 
 Floats = npt.NDArray[np.float64]
@@ -33,7 +33,7 @@ class Table(msgspec.Struct, frozen=True):
 
     sent: Floats
     scheduled: Floats
-    connect: Floats  # with TLS
+    connect: Floats  # includes the TLS handshake
     first: Floats
     first_content: Floats
     last: Floats
@@ -41,21 +41,21 @@ class Table(msgspec.Struct, frozen=True):
     input_tokens: Floats
     cached_tokens: Floats
     output_tokens: Floats
-    reasoning: Floats  # tokens of these, by usage; 0 where it says nothing
+    reasoning: Floats  # tokens of these, by usage; 0 if it says nothing
     ok: Bools
     cancelled: Bools  # cut at the run's end
     abandoned: Bools  # given up because the workload wants it
-    canary: Bools  # of [quality], and so not of the workload
+    canary: Bools  # whether it is a canary of [quality], and so not part of the workload
     error: tuple[str, ...]
     class_: tuple[str, ...]  # "": none
     session: tuple[str, ...]  # its id; "": none
-    turn: Ints  # of its session
-    url: tuple[str, ...]  # of the server or replica
+    turn: Ints  # its turn in its session
+    url: tuple[str, ...]  # URL of its server or replica
     level: Ints
     merged: Ints
-    lumped: Ints  # of the merged ones, those that the server sent together
+    lumped: Ints  # merged ones that the server sent together
     chunks: Ints  # chunks that carried tokens
-    first_tokens: Floats  # tokens in the first of them, and in those that came with it; nan where there is none
+    first_tokens: Floats  # tokens in the first of them, and in those that came with it; nan if there is none
 
     arrival: Floats
     tokens: Counts
@@ -136,23 +136,27 @@ class Table(msgspec.Struct, frozen=True):
         return np.fromiter((each == url for each in self.url), np.bool_, len(self.url))
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Return the table in its order: some requests, and the chunks that are theirs."""
+        """Yield the table in parts, in its order: a slice of requests, and the slice of their chunks."""
         return _pieces(self.chunks)
 
     @property
     def cut(self) -> Bools:
-        """Requests that we ended before their answer: neither successes nor failures."""
+        """Return which requests we ended before their answer: neither successes nor failures."""
         return np.asarray(self.cancelled | self.abandoned)
 
     @property
     def failed(self) -> Bools:
-        """Requests that ended in an error which was not our own cut."""
+        """Return which requests ended in an error that was not our own cut."""
         return np.logical_not(self.ok | self.cut)
 
     @property
     def began(self) -> Floats:
-        """When each request began: its send, or its schedule where no byte could be sent (refused connections)."""
+        """Return when each request began: its send, or its schedule if no byte could be sent (refused connections)."""
         return np.asarray(np.where(np.isnan(self.sent), self.scheduled, self.sent))
+
+    def waited_from(self, level: Level) -> Floats:
+        """Return when each request's wait began: when it `began`, or in an open loop when it was due."""
+        return self.began if level.rate is None else self.scheduled
 
 
 def _whole(table: Table, unit: Unit, usual: float) -> Table:

@@ -35,7 +35,7 @@ Line = list[tuple[float, float]]  # (seconds since the origin, value), by time
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Lines over time; an empty one was not recorded. Those by a name are of each server, or of each GPU."""
 
-    seconds: float  # of a bin
+    seconds: float  # length of a bin
     throughput: Line = []  # work per second, failed requests' left out
     in_flight: Line = []  # mean over the bin, failures included
     errors: Line = []  # failed requests per second
@@ -114,9 +114,9 @@ def _since(moments: Floats, at: Floats) -> Floats:
 
 # ---- how figures move over a window -------------------------------------------------------------------------
 
-SHORTEST_S = 300.0  # of a window
+SHORTEST_S = 300.0  # shortest window with a trend
 FEWEST, _MOST = 20, 120  # bins of a figure
-_REQUEST_TIMES = 2.0  # of a bin at least
+_REQUEST_TIMES = 2.0  # shortest bin, in request times
 _FOR_P99 = 100  # requests of a bin, whose p99 is read
 
 _SURE = 0.0001  # chance that a figure which does not move is found to move, of one test
@@ -125,7 +125,7 @@ _HOUR = 3600.0
 
 
 def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None:
-    """Return how throughput, TTFT p99, KV use and memory moved over a level's window; None where it is too short."""
+    """Return how throughput, TTFT p99, KV use and memory moved over a level's window; None if it is too short."""
     start, end = level.window
     if end - start < SHORTEST_S:
         return None
@@ -135,7 +135,7 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
     n = int(min(_MOST, (end - start) / max(_REQUEST_TIMES * request_s, 1e-9)))
     if n < FEWEST:
         return None
-    began = table.began if level.rate is None else table.scheduled
+    began = table.waited_from(level)
     scrapes = Scrapes(samples, level.window)
 
     def read(values: Floats) -> Trend | None:
@@ -155,9 +155,9 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
 
 
 def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
-    """Return mean and slope of a figure over time, and whether it surely moved; `values`: one a bin, nan without.
+    """Return mean and slope of a figure over time, and whether it surely moved; `values` has one for each bin, or nan.
 
-    Bins of `width_s` begin at `start_s`. None where fewer than 20 have a value; no interval where they are so
+    Bins of `width_s` begin at `start_s`. None if fewer than 20 have a value; no interval where they are so
     correlated that too few count as independent.
 
     >>> found = trend(100.0 - np.arange(40.0), 0.0, 60.0)
@@ -194,7 +194,7 @@ def _steps(x: Floats) -> bool:
     """Return whether the mean of the last third of a series surely differs from the first third's, by Student's t."""
     ends = [part - part.mean() for part in np.array_split(x, 3)][::2]
     residual = np.concatenate(ends)
-    # By the upper end of the correlation: few bins do not show that they are independent.
+    # The upper end of the correlation counts: few bins do not show that they are independent.
     rho = min(0.9, correlation(residual, fitted=2) + 1.3 / math.sqrt(len(residual)))
     free = len(residual) * (1 - rho) / (1 + rho) - 2
     if free < _FEWEST_FREE:

@@ -20,16 +20,17 @@ _FEWEST_BINS = 20  # below this the transient is not searched for
 _LITTLE_APART = 0.05
 REQUESTS_A_SLOT = 20
 _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one more or less is within its error
-_WHOLE = 0.98  # of a request time, from where on it counts as one
-_PLACES = 65  # that whole request times are tried at in a window
-_SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
+_WHOLE = 0.98  # a window counts as a whole request time from this share of it on
+_PLACES = 65  # places in a window at which whole request times are tried
+_SUSTAINED = 0.005  # share of the due requests that may queue up in a level that the server sustains
 _RISE = 24.0  # request times of a window, above which a line through N(t) rises less by chance than N scatters
-_KNOWN = 0.5  # of the time in flight in a short window, and of what began in it, whose requests' ends must be known
-_HUNG, _HUNG_S = 0.5, 5.0  # of a window, and seconds in flight, from which on a request without a token hangs
+_KNOWN = 0.5  # share of a short window's time in flight, and of what began in it, whose requests' ends must be known
+_HUNG, _HUNG_S = 0.5, 5.0  # share of a window without a token, and seconds in flight: a request with both hangs
+_BY_CHANCE = 0.01  # up to which failures at the end of a level are more than a few by chance
 _SILENCE, _SILENCE_S = 5.0, 1.0  # times the usual gap, and seconds, from which on no token came for long
 _PROMPTS = 3  # gaps that end in a first token, from which on these are usual
-_SILENCES = 8  # of the longest gaps that are looked at: a prompt that is computed is no silence
-_BEGAN = 0.125  # of the slots: so many requests that began in a window represent all of them
+_SILENCES = 8  # number of longest gaps that are looked at: a prompt that is computed is no silence
+_BEGAN = 0.125  # share of the slots: so many requests that began in a window represent all of them
 
 
 class Truncation(msgspec.Struct, frozen=True):
@@ -95,13 +96,15 @@ def backlog(
     rate: float | None = None,
     shape: float = 1.0,
 ) -> Backlog | None:
-    """Return the rise per second of requests that are due and not over in [start, end); None: too short a window.
+    """Return how fast requests that are due and not over become more in [start, end), and whether that is beyond doubt.
 
-    A line through the means of four to ten parts of the window, each of two request times if there is room, with
-    Student's t for their scatter about it. An open loop above what the server sustains queues up without end and
-    has no steady state to measure. A rise by less than 0.5 % of the requests that come is chance, or no harm: the
-    server completes the rest. Nor does a queue grow where as many requests ended as come at the level's `rate` in that
-    time (None: that the requests' own times say): then more than that came by chance, and the server kept up.
+    None if nothing is in flight in it, or if traffic with a period has fewer than four of them in it. A line
+    through the means of four to ten parts of the window, each of two request times if there is room, or of whole
+    periods where traffic has one, with Student's t for their scatter about it. An open loop above what the server
+    sustains queues up without end and has no steady state to measure. A rise by less than 0.5 % of the requests that
+    come is chance, or no harm: the server completes the rest. Nor does a queue grow where as many requests ended as
+    come at the level's `rate` in that time (None: that the requests' own times say): then more than that came by
+    chance, and the server kept up.
 
     Chance moves N(t) by about its root, by the root of N/K where arrivals are in bursts (`shape` K below 1), and
     forgets it within some request times. The line's rise over the window has to be three times what it gets from that.
@@ -110,7 +113,10 @@ def backlog(
     there = (over > start) & (table.scheduled < end)
     spans = (over - table.scheduled)[there & np.isfinite(over)]
     request = float(spans.mean()) if len(spans) else end - start
-    edges = _parts(start, end, 2 * request) if period_s is None else _periods(start, end, period_s)
+    if period_s is None:
+        edges = np.linspace(start, end, 1 + max(4, min(10, int((end - start) / (2 * request)))))
+    else:
+        edges = _periods(start, end, period_s)
     if len(edges) < 5:
         return None
     N = np.array(
@@ -136,12 +142,6 @@ def backlog(
     return Backlog(rise, rising=bool(rising))
 
 
-def _parts(start: float, end: float, least: float) -> Floats:
-    """Return edges of four to ten equal parts of a window, each of `least` seconds if there is room."""
-    parts = max(4, min(10, int((end - start) / least)))
-    return np.linspace(start, end, parts + 1)
-
-
 def _periods(start: float, end: float, period_s: float) -> Floats:
     """Return edges of at most ten equal parts of a window, each of whole periods; what is left over is in none."""
     periods = int((end - start) / period_s * (1 + 1e-6))
@@ -152,7 +152,7 @@ def _periods(start: float, end: float, period_s: float) -> Floats:
 def began_in(table: Table, level: Level) -> Bools:
     """Return which requests were sent, or in open loop were due, in the level's closed window, shape [requests]."""
     start, end = level.window
-    began = table.began if level.rate is None else table.scheduled
+    began = table.waited_from(level)
     return np.asarray((table.level == level.index) & (began >= start) & (began < end))
 
 
@@ -209,7 +209,7 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
         return None
     good = there & table.ok & ~np.isnan(amounts)
     took = (table.done - table.sent)[good]
-    lasted = took if good.any() else (table.done - table.sent)[there]  # those that were cut, where there are no others
+    lasted = took if good.any() else (table.done - table.sent)[there]  # those that were cut, if there are no others
     if end - start >= _WHOLE * float(lasted.mean()):
         return None
     if float(inside[good].sum()) < _KNOWN * float(inside[there].sum()):
@@ -219,7 +219,7 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
     if np.count_nonzero(began) >= _BEGAN * level.concurrency:
         if np.count_nonzero(began & good) < _KNOWN * np.count_nonzero(began):
             return math.nan
-        wait = np.fmin(table.first, table.done) - table.sent  # of what has no first token, the whole time
+        wait = np.fmin(table.first, table.done) - table.sent  # the whole time if there is no first token
         longer = float(wait[began & good].mean()) - wait
     part = inside[good] / took
     per_slot = float((part * amounts[good]).sum() / (part * (took + longer[good])).sum())
@@ -251,6 +251,26 @@ def silent(table: Table, level: Level) -> Bools:
         left = np.flatnonzero(~table.ok & waits & (table.began < end) & (over > level.end_s))
         hung[left[np.argsort(table.began[left])][: level.hung]] = True
     return np.asarray(hung)
+
+
+def failing_since(table: Table, level: Level) -> float | None:
+    """Return from when on every request of a level failed, in seconds since its begin; None: the last ones did not.
+
+    So many failures in a row must be unlikely at the share of the requests before them that failed. A quota's refusals
+    (429) end with the quota's time.
+    """
+    own = (table.level == level.index) & ~np.isnan(table.began)
+    failed = own & table.failed
+    if level.hung or not failed.any():
+        return None
+    alive = own & ~failed & (table.ok | ~np.isnan(table.first))
+    tail = failed & (table.began > np.fmax(table.done, table.last)[alive].max(initial=-np.inf))
+    before, n = own & ~tail, int(tail.sum())
+    share = (int((before & failed).sum()) + 1) / (int(before.sum()) + 2)
+    quota = any(table.error[row] == "http_429" for row in np.flatnonzero(tail))
+    if n == 0 or quota or share**n > _BY_CHANCE:
+        return None
+    return float(table.began[tail].min()) - level.begin_s
 
 
 def silence(table: Table, start: float, end: float) -> float | None:
@@ -288,7 +308,7 @@ def little(table: Table, level: Level, start: float, end: float) -> Little:
     ends = ok & (table.done >= start) & (table.done < end)
     span = (table.done - table.sent)[starts & ~np.isnan(table.last)]
     counted = in_flight(table, start, end, ok)
-    if not len(span) or not counted > 0:  # of a damaged file they may end before they begin
+    if not len(span) or not counted > 0:  # a damaged file's requests may end before they begin
         return Little(None, None, None, mismatch=False, enough=False)
     by_law = float(starts.sum() + ends.sum()) / (2 * (end - start)) * float(span.mean())
     apart = abs(by_law - counted) / counted

@@ -1,4 +1,4 @@
-"""How a figure is declared: an annotation at its field says what it is, how it is made, and where it is shown.
+"""How a figure is declared: its field's annotation has what it is and how it is made, its marks, and its columns.
 
 Whatever treats all figures alike reads the annotations: `analysis.figures` makes the figures by them, the tables of the
 report, the exports and docs/definitions.md list them. The type of the field says how several values become one: a
@@ -43,34 +43,40 @@ class Column(msgspec.Struct, frozen=True):
 
     head: str
     of: tuple[Of, ...]
-    part: str = "p50"  # of a `Spread`, in milliseconds
-    spare: int = 0  # as in `report.document.Column`
+    part: str = "p50"  # field of a `Spread` that is shown, in milliseconds
+    spare: int = 0  # see `report.document.Column`
     sparse: bool = False  # 0 is not shown
 
 
+class Mark(enum.Enum):
+    """What holds for some figures only."""
+
+    DECODED = enum.auto()  # it counts or times tokens of answers, and is empty if nothing is decoded
+    NOT_EXPORTED = enum.auto()
+
+
 class Figure(msgspec.Struct, frozen=True):
-    """What a figure is. Its name is that of its field, and ends with its unit where that is a second or a rate."""
+    """A declared figure. Its name is its field's, which ends with the unit if that is a second or a rate."""
 
     group: Group
     what: str  # for docs/definitions.md
     unit: str = ""  # what is counted, as "token/s"; "1": a share; "": a number without a unit
     # Makes it from `analysis.figures.Counted`, which is above this room; None: several levels or parts make it.
     made: Callable[[Any], Any] | None = None
-    columns: tuple[Column, ...] = ()
-    decoded: bool = False  # it counts or times tokens of answers, and is empty where nothing is decoded
-    exported: bool = True
 
 
 class Declared(NamedTuple):
     """A figure with its place in the summary."""
 
     name: str
-    kind: type  # of Spread, Estimate, int, float
+    kind: type  # Spread, Estimate, int or float
     about: Figure
+    marks: frozenset[Mark]
+    columns: tuple[Column, ...]
 
     @property
     def nothing(self) -> Any:
-        """The figure where it has no meaning."""
+        """Return the value of the figure if it has no meaning."""
         return {Spread: NO_SPREAD, Estimate: NO_ESTIMATE, int: 0}.get(self.kind)
 
 
@@ -78,10 +84,11 @@ NO_SPREAD = Spread(None, None, None, None, None, None, 0)
 NO_ESTIMATE = Estimate(None)
 LEVEL, CLASS, REPLICA = Of
 COUNT, LOAD, LENGTH, RATE, LATENCY, DELAY, GOAL = Group
+DECODED, NOT_EXPORTED = Mark
 
 
 def over(value: Any, divisor: float | None) -> Any:
-    """Return a quotient; None where one of the two is unknown, or where the divisor is 0."""
+    """Return a quotient; None if one of the two is unknown or the divisor is 0."""
     return value / divisor if divisor and value is not None else None
 
 
@@ -93,23 +100,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: Annotated[
         int,
-        Figure(
-            COUNT,
-            "that began in the window",
-            "request",
-            lambda x: x.requests.began.sum(),
-            columns=(Column("requests", (CLASS, REPLICA)),),
-        ),
+        Figure(COUNT, "that began in the window", "request", lambda x: x.requests.began.sum()),
+        Column("requests", (CLASS, REPLICA)),
     ]
     errors: Annotated[
         int,
-        Figure(
-            COUNT,
-            "of these, failed",
-            "request",
-            lambda x: x.requests.failed.sum(),
-            columns=(Column("errors", (LEVEL, CLASS, REPLICA)),),
-        ),
+        Figure(COUNT, "of these, failed", "request", lambda x: x.requests.failed.sum()),
+        Column("errors", (LEVEL, CLASS, REPLICA)),
     ]
     cancelled: Annotated[int, Figure(COUNT, "of these, cut by us", "request", lambda x: x.began("cancelled"))]
     error_rate: Annotated[
@@ -123,7 +120,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ]
     in_flight: Annotated[
         float | None,
-        Figure(LOAD, "N by the records", "request", lambda x: x.in_flight, columns=(Column("in\nflight", (REPLICA,)),)),
+        Figure(LOAD, "N by the records", "request", lambda x: x.in_flight),
+        Column("in\nflight", (REPLICA,)),
     ]
     output_tokens_per_s: Annotated[
         Estimate,
@@ -133,9 +131,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             "[The window](method.md#2-the-window)",
             "token/s",
             lambda x: x.rates.output,
-            decoded=True,
-            columns=(Column("output\ntok/s", (CLASS, REPLICA)),),
         ),
+        DECODED,
+        Column("output\ntok/s", (CLASS, REPLICA)),
     ]
     input_tokens_per_s: Annotated[
         Estimate,
@@ -148,19 +146,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             "successes that ended in the window; in one shorter than a request as for tokens",
             "request/s",
             lambda x: x.rates.requests,
-            columns=(Column("req/s", (LEVEL,), spare=9),),
         ),
+        Column("req/s", (LEVEL,), spare=9),
     ]
     ttft_s: Annotated[
         Spread,
-        Figure(
-            LATENCY,
-            "TTFT of the successes that began in the window",
-            "s",
-            lambda x: x.requests.figures["ttft"],
-            decoded=True,
-            columns=(Column("TTFT ms\np50", (CLASS, REPLICA)), Column("TTFT ms\np99", (CLASS, REPLICA), part="p99")),
-        ),
+        Figure(LATENCY, "TTFT of the successes that began in the window", "s", lambda x: x.requests.figures["ttft"]),
+        DECODED,
+        Column("TTFT ms\np50", (CLASS, REPLICA)),
+        Column("TTFT ms\np99", (CLASS, REPLICA), part="p99"),
     ]
     itl_s: Annotated[
         Spread,
@@ -169,19 +163,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             "ITL of the same, of the tokens that were seen to arrive; n counts engine steps",
             "s",
             lambda x: x.chunks.itl,
-            decoded=True,
-            columns=(Column("ITL ms\nmean", (CLASS,), part="mean"),),
         ),
+        DECODED,
+        Column("ITL ms\nmean", (CLASS,), part="mean"),
     ]
     e2e_s: Annotated[
         Spread,
-        Figure(
-            LATENCY,
-            "E2E of the same",
-            "s",
-            lambda x: x.requests.e2e,
-            columns=(Column("E2E ms\np50", (CLASS, REPLICA)),),
-        ),
+        Figure(LATENCY, "E2E of the same", "s", lambda x: x.requests.e2e),
+        Column("E2E ms\np50", (CLASS, REPLICA)),
     ]
 
 
@@ -195,29 +184,19 @@ class RequestFigures(Figures, frozen=True, kw_only=True):
             "that began in the window and were given up; in a level only where there are some",
             "request",
             lambda x: x.began("abandoned") or UNSET,
-            columns=(Column("given\nup", (CLASS,), sparse=True),),
         ),
+        Column("given\nup", (CLASS,), sparse=True),
     ] = UNSET
     input_tokens_mean: Annotated[
         float | None,
-        Figure(
-            LENGTH,
-            "of the successes that began in the window",
-            "token",
-            lambda x: x.mean(x.table.input_tokens),
-            columns=(Column("input\ntokens", (CLASS,)),),
-        ),
+        Figure(LENGTH, "of the successes that began in the window", "token", lambda x: x.mean(x.table.input_tokens)),
+        Column("input\ntokens", (CLASS,)),
     ]
     output_tokens_mean: Annotated[
         float | None,
-        Figure(
-            LENGTH,
-            "of the same",
-            "token",
-            lambda x: x.mean(x.requests.output_tokens),
-            decoded=True,
-            columns=(Column("output\ntokens", (CLASS,)),),
-        ),
+        Figure(LENGTH, "of the same", "token", lambda x: x.mean(x.requests.output_tokens)),
+        DECODED,
+        Column("output\ntokens", (CLASS,)),
     ]
     cached_input_fraction: Annotated[
         float | None,
@@ -230,16 +209,11 @@ class RequestFigures(Figures, frozen=True, kw_only=True):
     ]
     ttfat_s: Annotated[
         Spread,
-        Figure(
-            LATENCY,
-            "TTFAT of the successes that began in the window",
-            "s",
-            lambda x: x.requests.figures["ttfat"],
-            decoded=True,
-        ),
+        Figure(LATENCY, "TTFAT of the successes that began in the window", "s", lambda x: x.requests.figures["ttfat"]),
+        DECODED,
     ]
     icl_s: Annotated[
-        Spread, Figure(LATENCY, "ICL of the same; n counts engine steps", "s", lambda x: x.chunks.icl, decoded=True)
+        Spread, Figure(LATENCY, "ICL of the same; n counts engine steps", "s", lambda x: x.chunks.icl), DECODED
     ]
     tpot_s: Annotated[
         Spread,
@@ -248,8 +222,8 @@ class RequestFigures(Figures, frozen=True, kw_only=True):
             "TPOT of the same, of the tokens that were seen to arrive",
             "s",
             lambda x: x.requests.figures["tpot"],
-            decoded=True,
         ),
+        DECODED,
     ]
     goodput_requests_per_s: Annotated[
         float | None,
@@ -268,8 +242,8 @@ class RequestFigures(Figures, frozen=True, kw_only=True):
             "their output tokens, over the same",
             "token/s",
             lambda x: None if x.met is None else x.requests.output_tokens[x.requests.good][x.met].sum() / x.seconds,
-            exported=False,
         ),
+        NOT_EXPORTED,
     ]
     slo_met_fraction: Annotated[
         float | None,
@@ -278,8 +252,8 @@ class RequestFigures(Figures, frozen=True, kw_only=True):
             "these requests over all that began in the window, without those cut by us",
             "1",
             lambda x: None if x.met is None else over(x.met.sum(), x.requests.judged),
-            columns=(Column("SLO\nmet", (CLASS,)),),
         ),
+        Column("SLO\nmet", (CLASS,)),
     ]
 
 
@@ -294,9 +268,11 @@ def declared(kind: type[msgspec.Struct]) -> Mapping[str, Declared]:
 
 def _declared(kind: type[msgspec.Struct]) -> Iterator[Declared]:
     for field in msgspec.structs.fields(kind):
-        about = next((each for each in getattr(field.type, "__metadata__", ()) if isinstance(each, Figure)), None)
-        if about is not None:
-            yield Declared(field.name, value_types(field.type)[0], about)
+        about, *more = getattr(field.type, "__metadata__", ()) or (None,)
+        if isinstance(about, Figure):
+            marks = frozenset(each for each in more if isinstance(each, Mark))
+            columns = tuple(each for each in more if isinstance(each, Column))
+            yield Declared(field.name, value_types(field.type)[0], about, marks, columns)
 
 
 def value_types(annotated: Any) -> list[type]:

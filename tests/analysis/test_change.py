@@ -74,6 +74,17 @@ def test_a_calm_server_is_not_doubted(noise: float) -> None:
 
 
 @pytest.mark.slow
+def test_steps_of_a_curve_are_no_change_where_all_later_levels_have_more_load() -> None:
+    """A server whose steps take twice as long with more than 8 in flight, and that has 32 seats."""
+
+    def steps(C: float) -> float:
+        return 79.0 * min(C, 32) / (1.78 if C > 8 else 1)
+
+    assert change.of_levels(ramp((steps, 8), levels=(1, 2, 4, 8, 16, 32, 64, 44))) is None
+    twice = ramp((steps, 5), (lambda C: 2 * steps(C), 4), levels=(1, 2, 4, 8, 16, 32, 64, 4, 8))
+    assert change.of_levels(twice) is not None, "levels of less load tell"
+
+
 def test_one_level_alone_is_no_change() -> None:
     points = ramp((serves(24), len(RAMP)), noise=0.02)
     points[8] = msgspec.structs.replace(points[8], throughput=1.3 * points[8].throughput)

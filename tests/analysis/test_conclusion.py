@@ -250,7 +250,7 @@ def test_two_levels_say_what_they_show_of_a_rise() -> None:
 def test_one_level_is_nothing_and_says_what_to_measure() -> None:
     one = fit(csv([1], [100]))
     assert one.curve.state == "none"
-    assert one.curve.reasons == ["one level was measured, a curve needs more"]
+    assert one.curve.reasons == ["one level is valid, a curve needs more"]
     assert settle(one) == [2, 4, 8]
     assert fit([]).curve.reasons == ["no valid level of concurrency was measured"]
 
@@ -294,6 +294,30 @@ def test_a_fall_that_is_no_collapse_is_a_dip_with_its_knee() -> None:
     assert not found.curve.plateau_reached
     assert found.curve.dip is not None
     assert found.curve.dip.value == pytest.approx(1 - math.exp(-0.1 * math.log(512 / 48)), abs=0.03)
+
+
+@pytest.mark.parametrize(("falls_from", "states"), [(64, ("found", "provisional")), (128, ("found",))])
+def test_a_fall_that_begins_past_a_plateau_leaves_the_knee_where_the_plateau_begins(
+    falls_from: int, states: tuple[str, ...]
+) -> None:
+    """Hinge 32, flat up to `falls_from`; past that half of an e-fold of throughput is lost for each of load."""
+    levels = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    X = [min(c, 32) / (60 + min(c, 32)) * min((c / falls_from) ** -0.5, 1) for c in levels]
+    found = fit(csv(levels, X, 0.01))
+    low, high = ends(found)
+    assert low <= 32 <= high < 50
+    assert found.curve.state in states
+    assert not found.curve.plateau_reached
+
+
+def test_a_plateau_that_no_level_has_is_not_found() -> None:
+    """Flat from 32 to 48 and then lower: a peak between the two fits as well, and is none that was measured."""
+    levels = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
+    X = [min(c, 32) / (0.01 + 0.0002 * min(c, 32)) * (1 if c <= 48 else 0.6) for c in levels]
+    found = fit(csv(levels, X))
+    assert found.curve.state == "provisional"
+    assert any("times the throughput of any level" in reason for reason in found.curve.reasons)
+    assert any(32 < C < 48 for C in settle(found))
 
 
 def test_one_level_that_slipped_is_no_collapse() -> None:

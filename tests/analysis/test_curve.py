@@ -332,14 +332,14 @@ def test_below_the_levels_throughput_is_in_proportion_and_above_them_that_of_the
 
 
 def test_an_operating_point_is_the_curve_s_with_its_interval_and_none_beyond_the_levels() -> None:
-    """A level that was lucky is not what the server gives: 128 measured 10 % too high."""
+    """A level that was lucky is not what the server gives: 128 measured 8 % too high."""
     points = dense(GRIDS["powers of two"], noise=0.03, seed=5)
     truth = capped(128, 0.01, 0.0001, 48.0)
-    lucky = [msgspec.structs.replace(p, throughput=1.1 * truth) if p.concurrency == 128 else p for p in points]
+    lucky = [msgspec.structs.replace(p, throughput=1.08 * truth) if p.concurrency == 128 else p for p in points]
     found = fit(lucky).curve
     at = operating_point(found, 128)
     assert at.value is not None
-    assert at.value < 1.07 * truth
+    assert at.value < 1.056 * truth
     assert holds(at, truth)
     assert operating_point(found, 1) != Value(None)
     assert operating_point(found, 256) != Value(None)

@@ -80,4 +80,6 @@ def test_a_real_run_names_what_was_planted(name: str, tmp_path: Path) -> None:
         pytest.skip("this machine is too busy to tell the client from the server")
     assert found.largest == fault.cause, found.sentence
     assert found.ratio < AGREES[0]
-    assert found.factors[fault.cause] == pytest.approx(found.ratio, rel=0.15)
+    assert math.prod(found.factors.values()) == pytest.approx(found.ratio)
+    explained = math.log(found.factors[fault.cause]) / math.log(found.ratio)
+    assert explained > 0.5, "a busy machine may slow the server besides: the exact share is asked on the virtual clock"

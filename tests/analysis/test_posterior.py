@@ -27,14 +27,15 @@ MANY = data([1, 2, 4, 8, 16, 32, 64], [100, 195, 370, 690, 1200, 1290, 1270])
 
 def covariance(x: Floats, y: Floats, start: float, s: float, form: Floats) -> Floats:
     """Return what curves of a form vary by together at loads x and y, the level left out, shape [len(x), len(y)]."""
-    tau, w, _, spread, _ = form
+    tau, w, _, spread, late, _ = form
     (a, v), (b, z) = coordinates(x, np.array(s), w), coordinates(y, np.array(s), w)
+    v, z = np.maximum(v - late, 0.0), np.maximum(z - late, 0.0)
     return np.asarray(tau**2 * walk(a - start, b - start) + spread**2 * (v[:, None] * z + walk(v, z)))
 
 
 def mean(x: Floats, s: float, form: Floats, h: float) -> Floats:
     a, v = coordinates(x, np.array(s), form[1])
-    return np.asarray(hyperbola(a, np.array(h)) - form[2] * v)
+    return np.asarray(hyperbola(a, np.array(h)) - form[2] * np.maximum(v - form[4], 0.0))
 
 
 # ---- parts ----------------------------------------------------------------------------------------------
@@ -58,6 +59,7 @@ def test_a_load_is_shared_between_the_rise_and_what_lies_past_the_knee() -> None
     assert v[1] == pytest.approx(0.3 / math.sqrt(2 * math.pi))  # w·E[Z₊]
     assert v[2] == pytest.approx(3.0, abs=1e-9)
     assert a + v == pytest.approx(u)
+    assert coordinates(u, s, np.array(0.0), 0.8)[1] == pytest.approx([0.0, 0.0, 2.2]), "it falls from 2.8 on"
 
 
 def test_a_hyperbola_is_half_of_its_end_at_the_half_point() -> None:
@@ -81,7 +83,7 @@ def test_the_examples_in_the_docstrings_hold() -> None:
 
 def by_hand(data: Data, s: float, form: Floats, noise: float, h: float) -> float:
     """Return ln of likelihood times prior, but for a constant: the level integrated over by steps of its own."""
-    tau, _, _, _, weight = form
+    tau, *_, weight = form
     start, n = data.u[0], len(data.u)
     K = covariance(data.u, data.u, start, s, form) + noise**2 * np.diag(data.g**2)
     rest = data.y - mean(data.u, s, form, h)
@@ -101,7 +103,9 @@ def by_hand(data: Data, s: float, form: Floats, noise: float, h: float) -> float
 
 
 def test_weights_are_those_of_a_gaussian_process_written_out() -> None:
-    forms = np.array([[0.2, 0.0, 0.0, 0.01, 0.3], [0.5, 0.3, 0.2, 0.15, 0.1], [0.01, 0.1, 0.0, 0.01, 0.6]])
+    forms = np.array(
+        [[0.2, 0.0, 0.0, 0.01, 0.0, 0.3], [0.5, 0.3, 0.2, 0.15, 0.0, 0.1], [0.01, 0.1, 1.0, 0.8, 0.7, 0.6]]
+    )
     log_S, noises, half = np.array([1.2, 2.1, 3.3]), np.array([0.01, 0.08]), np.array([1.5, 30.0, 400.0])
     free = msgspec.structs.replace(THREE, error=None)
     found = posterior._log_posterior(free, log_S, forms, noises, half)
@@ -160,7 +164,9 @@ def certain(data: Data, s: float, form: Floats, noise: float, h: float) -> poste
 
 
 @pytest.mark.parametrize(
-    "form", [[0.2, 0.0, 0.0, 0.01, 1.0], [0.5, 0.3, 0.2, 0.15, 1.0]], ids=["sharp and flat", "soft and falling"]
+    "form",
+    [[0.2, 0.0, 0.0, 0.01, 0.0, 1.0], [0.5, 0.3, 0.2, 0.15, 0.0, 1.0], [0.06, 0.0, 1.0, 0.8, 0.4, 1.0]],
+    ids=["sharp and flat", "soft and falling", "flat, then falling"],
 )
 def test_drawn_curves_are_the_exact_conditional(form: list[float]) -> None:
     """Mean and covariance of 4,000 draws against a Gaussian process on the three levels, worked out by its blocks."""

@@ -150,6 +150,23 @@ def test_little_accuses_only_with_twenty_requests_a_slot() -> None:
     assert one(requests.little_mismatch, little=msgspec.structs.replace(apart, mismatch=False)) is None
 
 
+def test_a_quota_of_the_client_is_named_where_as_many_requests_began_as_it_allows() -> None:
+    s = with_(client=ClientView(late_fraction=0.35), requests=200, window_s=40.0)
+    held = one(requests.held_back, s, conditions=Conditions(max_rps=5.0))
+    expect(held, "held_back", "invalid", "--max-rps 5 held requests back", "35.0%")
+    assert one(requests.client_limited, s, conditions=Conditions(max_rps=5.0)) is None
+    for quota in (None, 8.0):
+        assert one(requests.held_back, s, conditions=Conditions(max_rps=quota)) is None
+        assert one(requests.client_limited, s, conditions=Conditions(max_rps=quota)) is not None
+
+
+def test_a_window_in_which_no_request_was_due_says_nothing() -> None:
+    empty = with_(concurrency=None, rate=4.0, requests=0, window_s=20.0)
+    expect(one(requests.nothing_due, empty), "nothing_due", "invalid", "no request was due in the window of 20 s")
+    assert one(requests.nothing_due, msgspec.structs.replace(empty, requests=1)) is None
+    assert one(requests.nothing_due, with_(requests=0)) is None, "a closed loop may have one long request"
+
+
 def test_throughput_is_void_where_requests_were_sent_late_and_only_there() -> None:
     late = of_client(requests.client_limited, ClientView(late_fraction=0.031))
     expect(late, "client_limited", "invalid", "without a request for 3.1% of the time", "limit 2%")
@@ -378,6 +395,21 @@ def test_a_change_of_the_server_is_said_with_its_time_and_size() -> None:
     assert "all levels, since no stretch is long enough" in few.message
 
 
+def filled(*shares: float | None) -> list[Verdict]:
+    levels = [with_(concurrency=2**i, cached_input_fraction=share) for i, share in enumerate(shares)]
+    return of_levels.cache_filled.findings(Concluded(levels=levels))
+
+
+def test_a_prefix_cache_that_fills_up_from_level_to_level_is_named() -> None:
+    (found,) = filled(0.05, 0.3, 0.6, 0.8)
+    assert found.level == "doubt"
+    assert "served 5% of the prompt tokens at the first level and 80% at the last" in found.message
+    assert not filled(0.5, 0.52, 0.49, 0.51), "as many all the time"
+    assert not filled(0.8, 0.5, 0.2), "it is too small for the load"
+    assert not filled(0.1, 0.5), "two levels are no course"
+    assert not filled(None, None, None)
+
+
 def fitted(levels: int, *reasons: str) -> Fitted:
     doubled = [Point(2**i, 2.0**i, 10.0 * 2**i) for i in range(levels)]
     return Fitted(levels=pool(doubled), upright=levels, reasons=reasons)
@@ -388,6 +420,7 @@ def test_a_plateau_that_was_not_reached_gives_its_reasons() -> None:
     assert (found.code, found.level) == ("plateau_not_reached", "note")
     assert "64" in found.message
     assert "one thing; another" in found.message
+    assert "--" not in found.advice, "they may be of a file, which no option made"
 
 
 # The workload

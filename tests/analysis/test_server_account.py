@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis import server_account
-from harness.analysis.server_account import Ours, server_view
+from harness.analysis.server_account import server_view
+from harness.analysis.table import Table
 from harness.data.record import Sample
 from harness.data.views import EngineView, ServerView
 from harness.observe import server
+from tests.builders.records import request
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 COUNTED = ("_total", "_sum", "_count", "_bucket", "_success", "_duration_us")  # names of what only grows
@@ -39,7 +41,7 @@ def window_of(name: str, **more: Any) -> ServerView:
 def window_of_page(page: str, **more: Any) -> ServerView:
     pages = server.Pages()
     samples = pages.samples(0.0, first_page(page)) + pages.samples(10.0, page)
-    found = server_view(samples, (0.0, 10.0), Ours(), **more)
+    found = server_view(samples, (0.0, 10.0), **more)
     assert found is not None
     return found
 
@@ -192,12 +194,12 @@ def series(metric: str, *points: tuple[float, float], source: str = "server") ->
 
 def test_the_server_s_counters_are_compared_with_ours_between_the_same_scrapes() -> None:
     samples = series("generation_tokens", (0.0, 0.0), (1.0, 100.0), (9.0, 900.0), (11.0, 1100.0))
-    arrivals = [i * 0.01 for i in range(1100)]
-    got = server_view(samples, (0.5, 10.0), Ours(arrivals=arrivals, arrival_tokens=[1] * 1100, steps_per_s=50.0))
+    table = Table.of([request(0.0, [i * 0.01 for i in range(1100)])])
+    got = server_view(samples, (0.5, 10.0), table, 0.02)
     assert got is not None
     assert got.generation_tokens_per_s == pytest.approx(100.0)
     assert got.generation_tokens_ratio == pytest.approx(1.0)
-    short = server_view(samples, (0.5, 10.0), Ours(arrivals=arrivals, arrival_tokens=[1] * 1100, steps_per_s=10.0))
+    short = server_view(samples, (0.5, 10.0), table, 0.1)
     assert short is not None
     assert short.generation_tokens_ratio is None, "80 steps cannot tell 1 %"
 
@@ -210,9 +212,8 @@ def test_llama_server_counts_computed_prompts_and_ended_answers() -> None:
     assert server.figures(page) == names
     samples = series("computed_prompt_tokens", (0.0, 0.0), (10.0, 300 * 90.0))
     samples += series("ended_generation_tokens", (0.0, 0.0), (10.0, 300 * 64.0))
-    times = [i / 30 for i in range(300)]
-    prompts, computed, ended = ([(t, tokens) for t in times] for tokens in (100.0, 90.0, 64.0))
-    got = server_view(samples, (0.0, 10.0), Ours(prompts=prompts, computed=computed, ended=ended))
+    answered = [request(0.0, [i / 30], input_tokens=100, cached_tokens=10, output_tokens=64) for i in range(300)]
+    got = server_view(samples, (0.0, 10.0), Table.of(answered))
     assert got is not None
     assert got.prompt_tokens_ratio == pytest.approx(1.0)
     assert got.generation_tokens_ratio == pytest.approx(1.0)

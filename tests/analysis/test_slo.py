@@ -201,6 +201,19 @@ def test_a_rate_near_the_capacity_is_provisional_until_its_window_has_the_queue_
     assert "--rate 4.85 --level-seconds 667s" in found.advice
 
 
+def test_a_level_that_was_cut_before_its_slow_requests_ended_leans_to_no_limit_that_is_met() -> None:
+    def rate(at: float, met: int, n: int, *verdicts: Verdict) -> LevelSummary:
+        made = summaries.level(8, slo=[counted(met, n)], verdicts=list(verdicts))
+        return msgspec.structs.replace(made, concurrency=None, rate=at)
+
+    cut = Verdict(
+        "cut_short", "doubt", "the level ended before the last request of its window had: slow ones are missing"
+    )
+    assert slo.rate_knee([rate(13.1, 41, 41), rate(26.2, 65, 65, cut)]) == Value(13.1, (None, None))
+    assert slo.rate_knee([rate(13.1, 41, 41), rate(26.2, 65, 65)]) == Value(26.2, (None, None))
+    assert slo.rate_knee([rate(13.1, 41, 41), rate(26.2, 400, 400, cut)]) == Value(26.2, (26.2, None)), "decided"
+
+
 def test_a_limit_that_only_prompts_of_others_break_says_so() -> None:
     share = Attainment("itl_p99=18ms", 0.99, 9830, 10_000, 0.983, (0.98, 0.986), "missed", interrupted=0.016)
     [found] = prompts_interrupt.findings(Concluded(levels=[level(3, share)]))

@@ -14,12 +14,12 @@ from harness.analysis.stats import (
     Z95,
     batch_means,
     batches,
-    between,
     fit_error,
     incomplete_beta,
     lag1,
     percentiles,
     running_means,
+    scatter_within,
     slope,
     spread,
     t_quantile,
@@ -246,14 +246,14 @@ def test_what_lies_between_the_values_of_a_group_is_found_beyond_their_errors() 
     group = np.repeat(np.arange(400), 3)
     errors = rng.uniform(0.01, 0.05, len(group))
     values = group + rng.normal(0, errors)
-    assert between(values, errors, group) < 0.01
-    assert between(values + rng.normal(0, 0.08, len(group)), errors, group) == pytest.approx(0.08, rel=0.1)
+    assert scatter_within(values, errors, group) < 0.01
+    assert scatter_within(values + rng.normal(0, 0.08, len(group)), errors, group) == pytest.approx(0.08, rel=0.1)
 
 
 def test_a_group_of_one_and_one_without_an_error_tell_nothing() -> None:
     group = np.array([0, 1, 1, 2, 2])
     values = np.array([5.0, 1.0, 3.0, 9.0, 11.0])
     errors = np.array([0.1, math.nan, 0.1, 1.0, 1.0])
-    assert between(values, errors, group) == pytest.approx(1.0)
-    assert between(values[:3], errors[:3], group[:3]) == 0
-    assert between(values[:0], errors[:0], group[:0]) == 0
+    assert scatter_within(values, errors, group) == pytest.approx(1.0)
+    assert scatter_within(values[:3], errors[:3], group[:3]) == 0
+    assert scatter_within(values[:0], errors[:0], group[:0]) == 0

@@ -69,6 +69,13 @@ def test_the_servers_own_histogram_agrees_or_is_named(server_s: float, source: s
     assert ("60 ms by the server" in found.reason) == (source == "records")
 
 
+def test_what_comes_at_once_is_of_one_step_with_all_of_its_tokens() -> None:
+    """Three events in one segment, as after tokens that were drafted: no gap within, and three tokens a step."""
+    found = account([request(-PLAIN, (np.arange(400) * PLAIN).repeat(3).tolist())], 0.001, 3.9001)
+    assert found.decode_tokens_per_s.mean == pytest.approx(3 / PLAIN, rel=1e-3)
+    assert found.step_s == pytest.approx(PLAIN)
+
+
 def test_where_nobody_streams_all_time_is_the_prompts() -> None:
     """One request after the other: 0.2 s to its first token, then four tokens at 0.1 s."""
     alone = [request(float(t), [t + 0.2 + 0.1 * i for i in range(5)]) for t in np.arange(0.0, 12.0, 0.6)]

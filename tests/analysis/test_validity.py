@@ -8,7 +8,7 @@ from harness.analysis.rules import Purpose, invalid_by, usable
 from harness.data.judgement import Verdict
 from tests.builders.summaries import level
 
-CLIENT = ["client_limited", "worker_paused"]
+CLIENT = ["client_limited", "held_back", "worker_paused"]
 OVERLOAD = ["errors_above_1_percent", "unstable"]
 OTHERS = ["little_mismatch", "schedule_not_kept", "stalled", "machine_slept"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from harness.analysis.window import (
     Truncation,
     bin_width,
     even_rate,
+    failing_since,
     in_flight,
     little,
     silence,
@@ -245,6 +247,21 @@ def test_a_prompt_that_takes_long_and_an_answer_that_does_not_stream_are_no_sile
     assert silence(Table.of(prompt), 0.0, 50.0) is None
     whole = [request(6.0 * i, [6.0 * i + 6.0]) for i in range(10)]
     assert silence(Table.of(whole), 0.0, 60.0) is None
+
+
+@pytest.mark.parametrize("error", ["http_5xx", "http_4xx", "reset"])
+def test_a_level_whose_last_requests_all_fail_does_so_since_the_first_of_them(error: str) -> None:
+    good = [request(2.0 + i, [2.2 + i, 2.9 + i]) for i in range(5)]
+    bad = [request(7.0 + i / 2, [], done=7.1 + i / 2, error=error) for i in range(4)]
+    level = Level(0, 1, 0, 1.0, 2.0, 10.0, 10.0)
+    assert failing_since(Table.of([*good, *bad]), level) == 6.0
+    assert failing_since(Table.of([*good, *bad, request(9.0, [9.2])]), level) is None, "one succeeds again"
+    assert failing_since(Table.of([*good, bad[0]]), level) is None, "one in seven fails by chance"
+    refused = [msgspec.structs.replace(each, error="http_429") for each in bad]
+    assert failing_since(Table.of([*good, *refused]), level) is None, "a quota ends with its time"
+    mixed = [each for pair in zip(good, bad, strict=False) for each in pair]
+    busy = [request(2.0, [9.0], done=9.9), *mixed]  # in flight behind the refused ones: it is full, and not dead
+    assert failing_since(Table.of(busy), level) is None
 
 
 def test_of_the_requests_that_fail_those_hang_that_got_nothing_for_most_of_a_window() -> None:

@@ -12,15 +12,15 @@ from harness.data.levels import LevelSummary
 from harness.data.record import LevelNote
 from harness.data.views import GpuView
 
-THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
-_WHOLE = 0.9  # of a response's time: a shorter window can hold many responses and few prompts, or few and many
-_REQUEST_TIMES = 20  # that a window needs for an interval
+THROTTLED = 0.10  # share of the window, above which a GPU's clocks are not those of its data sheet
+_WHOLE = 0.9  # share of a response's time: a shorter window can hold many responses and few prompts, or few and many
+_REQUEST_TIMES = 20  # request times that a window needs for an interval
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
-CACHED = 0.01  # of the input tokens of random prompts, from which on they were not new to the server
-LUMPED = 0.05  # of the events, above which the server counts as sending several at a time
+CACHED = 0.01  # share of the input tokens of random prompts, from which on they were not new to the server
+LUMPED = 0.05  # share of the events, above which the server counts as sending several at a time
 WHOLE = 4.0  # tokens of an answer, from which on one that comes at once did not stream
-LATE_END = 0.10  # of the time of a request, that an answer may take to end after its last token
-STAMPS_OFF = 0.05  # of a latency, by which the clock's stamps may be late
+LATE_END = 0.10  # share of a request's time that an answer may take to end after its last token
+STAMPS_OFF = 0.05  # share of a latency by which the clock's stamps may be late
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -85,7 +85,7 @@ def clock(gpu: GpuView) -> str:
     return f"; SM clock {gpu.sm_clock_hz / 1e6:.0f} MHz on average, {gpu.sm_clock_min_hz / 1e6:.0f} at least"
 
 
-@rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer", place=Place.LAST)
+@rule(Measured, DOUBT, NOTE, brief="window too short for an interval{}: measure for longer", place=Place.LAST)
 def window_too_short(level: Measured) -> Finding | None:
     """Throughput has no interval; a note where a longer window gives one and this one is as long as a response."""
     s, request = level.s, level.s.e2e_s.mean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -15,11 +16,14 @@ from harness.analysis.conclusion import PAST
 from harness.analysis.phases import Probed
 from harness.analysis.points import PooledLevels
 from harness.analysis.quality import PHRASES, Quality
-from harness.analysis.rules import Finding, Place, rule
+from harness.analysis.rules import Finding, Place, Purpose, rule, usable
+from harness.analysis.rules.figures import CACHED
 from harness.data.judgement import DOUBT, NOTE, Outcome
 from harness.data.levels import LevelSummary
 from harness.data.prediction import Gap
 from harness.data.summary import Curve
+
+_FILLS, _FILLED = 3, 0.10  # levels, and the share of the prompt tokens, by which a cache fills up during a run
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +39,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
     """What the levels of a run show together."""
 
     at: ClassVar[None] = None  # the whole run
-    levels: Sequence[LevelSummary] = ()  # of the ramp
+    levels: Sequence[LevelSummary] = ()  # the ramp's levels
     curve: Curve | None = None
     quality: Quality | None = None
     probed: Probed | None = None
@@ -70,8 +74,8 @@ def plateau_not_reached(fit: Fitted) -> Finding | None:
     if not fit.reasons or fit.upright < len(fit.levels.X):
         return None
     return Finding(
-        f"plateau not reached up to {fit.levels.N[-1]:.4g} in flight: {'; '.join(fit.reasons)}",
-        "measure more levels past it, as a run without --quick does; raise --max-concurrency if that ended the search",
+        f"knee and plateau are not shown by levels up to {fit.levels.N[-1]:.4g} in flight: {'; '.join(fit.reasons)}",
+        "measure more levels",
     )
 
 
@@ -206,6 +210,21 @@ def drift(run: Concluded) -> Finding | None:
         f"{often}, {when}: {ratio:.2f} times the throughput at {shift.concurrency:.3g} in flight from then on{ends}"
         f"{served}; knee and plateau are those of {rests}",
         "look for an autoscaler, other load or a throttling GPU at that time, and measure again",
+    )
+
+
+@rule(Concluded, DOUBT, brief="the prefix cache filled up during the run: later levels had more of it")
+def cache_filled(run: Concluded) -> Finding | None:
+    """The prefix cache served ever more of the prompts from level to level, so throughput rose for that reason, too."""
+    shares = [s.cached_input_fraction for s in run.levels if usable(s, Purpose.POINT)]
+    known = [share for share in shares if share is not None]
+    rises = all(later >= earlier - CACHED for earlier, later in itertools.pairwise(known))
+    if len(known) < _FILLS or not rises or known[-1] - known[0] <= _FILLED:
+        return None
+    return Finding(
+        f"the prefix cache served {known[0]:.0%} of the prompt tokens at the first level and {known[-1]:.0%} at the "
+        "last: throughput rose for that reason, too",
+        "measure again while it is full, or empty it before each level with --reset-cache",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from harness.analysis.rules import Finding, Place, Purpose, rule
+from harness.analysis.rules.requests import too_many_fail
 from harness.analysis.stats import BY_CHANCE
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.levels import Drift, LevelSummary, Trend
@@ -15,8 +16,8 @@ from harness.data.record import NOT_FAILED, Level, Record
 from harness.data.views import Value
 from harness.spec.choices import LEAST_IN_FLIGHT
 
-PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
-UNEVEN = 0.25  # of an equal share, by which the share of the busiest replica may be above it
+PAUSED = 0.01  # share of a window, above which a worker that stood still voids it if that did harm
+UNEVEN = 0.25  # the busiest replica's share may exceed an equal share by this part of it
 # Shares by which a figure has to move over the window before it counts; a slope that is smaller may be as sure.
 DECAYS, CREEPS, GROWS = 0.02, 0.10, 0.02
 
@@ -106,13 +107,28 @@ def replicas_uneven(seen: Observed) -> Finding | None:
 
 @rule(Observed, DOUBT, brief="a quota, not the server, sets the throughput{}")
 def quota_limited(seen: Observed) -> Finding | None:
-    """The server refused requests with 429: its quota, not its speed, sets the throughput."""
+    """The server refused more than 1 % of the requests with 429: its quota, not its speed, sets the throughput."""
     s = seen.s
-    if not (refused := s.errors_by_type.get("http_429", 0)):
+    refused = s.errors_by_type.get("http_429", 0)
+    requests = max(refused, s.requests)
+    if s.taken_at_once or not refused or not too_many_fail(refused / requests, requests):
         return None
     return Finding(
         f"{refused} of {s.requests} requests were refused with 429: the quota sets what was measured, not the server",
         "stay below the quota with --max-rps or fewer levels, or ask for a higher one",
+    )
+
+
+@rule(Observed, DOUBT)
+def refused_above(seen: Observed) -> Finding | None:
+    """The server takes so many requests at once and refuses every other, where servers usually let them wait."""
+    taken = seen.s.taken_at_once
+    if not taken:
+        return None
+    kinds = ", ".join(f"{kind} {n}" for kind, n in seen.s.errors_by_type.items())
+    return Finding(
+        f"the server takes {taken} requests at once and refuses more ({kinds})",
+        f"--max-concurrency {taken}, or raise the limit of the server or of the proxy before it",
     )
 
 
@@ -194,7 +210,7 @@ class Answered(msgspec.Struct, frozen=True):
     """The requests of a level."""
 
     level: Level
-    records: Sequence[Record]  # of any level
+    records: Sequence[Record]  # records of all levels
 
     @property
     def at(self) -> float | None:
@@ -217,7 +233,7 @@ def said(answered: Answered) -> Iterator[Finding]:
 
 
 _FEW = 3  # details that a note names
-# By kind; the detail behind its colon is put in.
+# By kind; the detail after its colon is put in.
 _WORDS = {
     "unlisted": "tokens came in the field {}, which is no part of the API, and count as others do",
     "asked": "the server counts no tokens: an answer that ended at its length has as many as were asked for",

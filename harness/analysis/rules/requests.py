@@ -18,12 +18,13 @@ from harness.spec.traffic import Traffic
 from harness.spec.work import Unit
 
 ERROR_RATE = 0.01  # share of failed requests above which, beyond doubt, a level is no point of the curve
-IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it there is no plateau
-HARM = 0.02  # of the slots' time left empty by the client, above which the load is not the requested one
+IN_FLIGHT = 0.95  # share of the requests in flight that a level is to have; below it there is no plateau
+_AT_QUOTA = 0.9  # share of the client's quota, from which on it bounds the requests
+HARM = 0.02  # share of the slots' time left empty by the client, above which the load is not the requested one
 CPU, MERGED = 0.80, 0.05  # above these the client was short of time
-NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling, and of one that is a lower bound: from here a doubt
+NEAR, TOO_NEAR = 0.50, 0.80  # share of the calibrated ceiling, and of one that is a lower bound: from here a doubt
 PROCESSOR_IDLE = 0.5  # processors of this machine, below which all count as busy
-WITHHELD = 0.05  # of the time without a processor, above which that is the cause
+WITHHELD = 0.05  # share of the time without a processor, above which that is the cause
 KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
 _OVERLOAD = (Purpose.MISS,)  # a limit that is missed for it is missed
 
@@ -35,13 +36,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     level: Level
     conditions: Conditions
     little: Little
-    backlog: Backlog | None = None  # of an open loop
+    backlog: Backlog | None = None  # how the queue of an open loop grows, if that is known
     late: LevelSummary | None = None  # the summary with the percentiles that late reads have spoilt
-    events_at_once: float | None = None  # that the server sends; None: one
+    events_at_once: float | None = None  # events that the server sends at once; None: one
     median_lag_s: float | None = None
     hung: int = 0  # requests in flight that got nothing
+    failing_since_s: float | None = None  # seconds into the level, from which on every request failed
     hung_at: str = ""  # the replica that all of them went to; "": there is one server, or they went to several
-    silence_s: float | None = None  # without a token, though answers streamed
+    silence_s: float | None = None  # seconds without a token, though answers streamed
     usage_tokens: float = 0.0  # output tokens of the requests whose usage the server counted
 
     @property
@@ -106,11 +108,29 @@ def sent_late(client: ClientView) -> bool:
     return client.late_fraction is not None and client.late_fraction > HARM
 
 
+@rule(Measured, INVALID, brief="--max-rps holds requests back{}", excused_for=(Purpose.TOP,))
+def held_back(level: Measured) -> Finding | None:
+    """`--max-rps` held requests back, and lowered throughput by more than 2 %."""
+    if not _is_held(level):
+        return None
+    return Finding(
+        f"--max-rps {level.conditions.max_rps:g} held requests back: slots were without a request for "
+        f"{level.s.client.late_fraction or 0.0:.1%} of the time",
+        "the server could do more: raise --max-rps, or ask for the rate that it is to serve with --rate",
+    )
+
+
+def _is_held(level: Measured) -> bool:
+    """Return whether as many requests began as the quota of the client allows, and slots waited for it."""
+    quota, began = level.conditions.max_rps, level.s.requests / level.s.window_s
+    return quota is not None and sent_late(level.s.client) and began >= _AT_QUOTA * quota
+
+
 @rule(Measured, INVALID, brief="the load generator sent late{}: what else runs here?", excused_for=(Purpose.TOP,))
 def client_limited(level: Measured) -> Finding | None:
     """The load generator sent late, and lowered throughput by more than 2 %."""
     client = level.s.client
-    if client.late_fraction is None or not sent_late(client):
+    if client.late_fraction is None or not sent_late(client) or _is_held(level):
         return None
     cause, remedy = remedy_for(client)
     because = f"; {cause}" if cause else ""
@@ -220,6 +240,17 @@ def schedule_not_kept(level: Measured) -> Finding | None:
     )
 
 
+@rule(Measured, INVALID, brief="no request was due in the window{}: hold it longer")
+def nothing_due(level: Measured) -> Finding | None:
+    """No request of an open loop was due in the window: the level says nothing of the server."""
+    if level.s.rate is None or level.s.requests:
+        return None
+    return Finding(
+        f"no request was due in the window of {level.s.window_s:.3g} s",
+        "hold the level longer with --level-seconds, or raise the rate; a trace goes faster with 'trace(speed=60)'",
+    )
+
+
 # ---- the server ---------------------------------------------------------------------------------------------
 
 
@@ -268,6 +299,16 @@ def stalled(level: Measured) -> Finding | None:
     return Finding(message, "see the server's log; measure again once it answers")
 
 
+@rule(Measured, INVALID, brief="no request succeeded any more{}: see the server's log", excused_for=_OVERLOAD)
+def fails_to_its_end(level: Measured) -> Finding | None:
+    """From some moment on every request failed, more of them than by chance. Refusals of a quota (429) do not count."""
+    if level.failing_since_s is None or {LevelNote.REFUSED, LevelNote.STALLED} & {*level.notes}:
+        return None
+    kinds = ", ".join(f"{kind} {n}" for kind, n in level.s.errors_by_type.items())
+    message = f"no request that began later than {level.failing_since_s:.3g} s into the level succeeded ({kinds})"
+    return Finding(message, "see the server's log; measure again once it answers")
+
+
 def _all_at(level: Measured) -> str:
     return f", all at {level.hung_at}" if level.hung_at else ""
 
@@ -306,15 +347,16 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 1  # engines that serve side by side
     slo: Mapping[str, float] = {}  # seconds a request by figure: ttft, ttfat, tpot or itl, icl (its stall), e2e
     input_tokens: float | None = None  # a request, as requested
-    template_tokens: float = 0.0  # of these, that every prompt begins with
+    template_tokens: float = 0.0  # tokens that every prompt begins with, part of the prompt tokens
     output_tokens: float | None = None  # a request, as requested
     streams: bool = True  # whether answers are to come piece by piece
     expected_hit_rate: float = 0.0  # share of the prompt tokens that a prefix cache is to serve, as requested
     images: int = 0  # in each request
-    image_bytes: int = 0  # of these together
+    image_bytes: int = 0  # bytes of a request's images together
     pauses: bool = False  # slots rest by request: they think, or wait for others of their batch or task
+    max_rps: float | None = None  # the client's quota, requests per second
     counted: bool = False  # a number of requests was asked for, all of them at one load
     precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
     ceiling: float | None = None  # events per second that the load generator can process
     ceiling_is_lower_bound: bool = False
-    traffic: Traffic = Traffic()  # of an open loop
+    traffic: Traffic = Traffic()  # the arrivals of an open loop
