@@ -28,19 +28,19 @@ from harness.spec.load import Search
 from harness.spec.scenario import Scenario
 
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
-SHORTEST_S = 1.0  # of a window, whatever a request takes
-LEAST_REQUEST_TIMES = 1.8  # of a whole level: new slots spread over a third, half of one measured, one to end
-RATE_S = 60.0  # of a window at a rate that is searched, at least where time is not short
-LONGEST_DECISION_S = 600.0  # of a window that decides whether a load meets the SLO
+SHORTEST_S = 1.0  # seconds of the shortest window, whatever a request takes
+LEAST_REQUEST_TIMES = 1.8  # request times of the shortest level: slots begin over 1/3, half of one measured, one to end
+RATE_S = 60.0  # seconds of the shortest window that decides a searched rate, unless time is short
+LONGEST_DECISION_S = 600.0  # seconds of the longest window that decides whether a load meets the SLO
 SHORT = 4.0  # request times of a window, below which its level warms up once, not twice
 
 _LONG_REQUEST_S = 10.0  # requests this long get windows of fewer request times
-_SPARE = 1.1  # of the requests that decide an SLO which all of them meet
-_CLUMPS = 22.0  # request times of a window that shows whether misses come together (docs/method.md, section 7)
+_SPARE = 1.1  # times the requests that decide an SLO which all of them meet: one may miss it
+_CLUMPS = 1.25 * slo.CLUMP_TIMES  # request times of a window that shows how misses come, though requests grow longer
 _TIGHT = 10.0  # request times left, below which new slots begin twice as fast and a level does not warm up
 _WHOLE, _ROOM = 1.05, 4.0  # request times that a window has at least, where so many are left of the run
-_ROUNDING = 1e-9  # of a number of periods
-_FIRST_SHARE, _SHARE = 0.1, 0.2  # of the time left that one window of the first pass, or a later one, may take
+_ROUNDING = 1e-9  # error of rounding in a number of periods
+_FIRST_SHARE, _SHARE = 0.1, 0.2  # share of the time left that one window of the first pass, or a later one, may take
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -109,12 +109,24 @@ def decision(
     """Return the pace of a level that decides whether its load meets the SLO, by a window of enough requests.
 
     They are a few more, since one may miss, and the window lasts for as long as shows whether misses come together, or
-    as the level's earlier windows say that it needs. It takes at most half of the time left.
+    as the level's earlier windows say that it needs. It takes at most half of the time left, unless the level needs
+    more of it.
     """
     wanted = _SPARE * _samples(scenario) / requests_per_s if requests_per_s else math.inf
-    most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left / 2)
-    least = max(wanted_s, _CLUMPS * request_s, RATE_S if scenario.ramp.search_rate else 0.0)
+    shows = _CLUMPS * request_s
+    least = max(wanted_s, shows, RATE_S if scenario.ramp.search_rate else 0.0)
+    most = LONGEST_DECISION_S
+    if seconds_left is not None:
+        needed = max(wanted_s, shows if _of_requests(scenario) else 0.0)
+        possible = max(0.0, seconds_left - LEAST_REQUEST_TIMES * request_s)
+        most = min(most, possible, max(seconds_left / 2, needed))
     return fixed(min(max(wanted, least), most), request_s)
+
+
+def _of_requests(scenario: Scenario) -> bool:
+    """Return whether a limit has requests as its samples, which may miss it together; gaps tell that sooner."""
+    every = [scenario.slo, *(each.slo for each in scenario.class_ or ())]
+    return any(not limit.of_gaps for limits in every for limit in slo.limits(limits))
 
 
 def _samples(scenario: Scenario) -> float:
@@ -163,11 +175,11 @@ def of_level(
         return decision(scenario, request_s, requests_per_s, seconds_left, wanted_s)
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT, Role.SLO):
         return refinement(request_s, seconds_left)
-    return Pace(request_s, 2, None)  # until it is precise
+    return Pace(request_s, 2, None)  # the window lasts until it is precise
 
 
-REQUEST_TIMES = 22  # of the first check: an interval needs 20 mean ones, and requests in flight move the mean
-APART = 1.5  # from one check to the next (docs/method.md, The window)
+REQUEST_TIMES = 22  # request times before the first check: an interval needs 20, and those in flight move the mean
+APART = 1.5  # factor on the window from one check to the next (docs/method.md, The window)
 CHECKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
 
 
@@ -194,11 +206,11 @@ def precise(times: Floats, counts: Floats, start: float, end: float, request_s: 
     return half is not None and half <= precision
 
 
-_READY_S, _READY_SHARE = 1.0, 0.25  # to make the next level ready: so long, or such a share of a short window
+_READY_S, _READY_SHARE = 1.0, 0.25  # seconds to make the next level ready, or share of a short window
 
 
 class Moments(msgspec.Struct, frozen=True):
-    """Of a level, seconds since the run's start."""
+    """The moments of a level, in seconds since the run's start."""
 
     begin_s: float
     window_start_s: float

@@ -33,15 +33,15 @@ from harness.search.decision import Decision, End, Part, Reason, Stop, both, end
 from harness.search.state import MeasuredLevel, Search, State, again, ceiling, fit, known, waits
 from harness.spec.scenario import Ramp
 
-SLO_LEVELS = 16  # after the first pass, that an SLO may take
+SLO_LEVELS = 16  # levels after the first pass that an SLO may take
 
 _STALLS = 2  # levels in a row without a token, after which the run ends
 FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (docs/method.md, The ramp)
 
 _STILL = 0.25  # elasticity above which throughput still rises, whatever the fit
-_INSIDE = 0.7  # of the last level: a hinge below lies well inside
+_INSIDE = 0.7  # share of the last level: a hinge below lies well inside
 _FEW = 4  # levels of a first pass that may be sure of a bend
-_FLAT_LEVELS = 2  # in a row that gain nothing end the first pass
+_FLAT_LEVELS = 2  # levels in a row that gain nothing and end the first pass
 _MANY = 60.0  # request times in a ramp's time, below which the first pass goes by fours
 
 
@@ -88,7 +88,7 @@ def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
     limit = slo.by_concurrency(state, SLO_LEVELS) if search.slo else None
     if limit and (search.quick or not limit.over):
         return limit
-    step = refinement.next_step(state, step.reason if step.over else state.no_more)
+    step = refinement.next_step(state, step.reason if isinstance(step.why, End) else state.no_more)
     if not step.over:
         before = any(m.concurrency == step.concurrency for m in measured)
         return _in_role(Role.REPEAT if before else Role.REFINEMENT, step)
@@ -96,7 +96,7 @@ def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
 
 
 def missing(asked: Ramp, why: Decision, known: Sequence[MeasuredLevel]) -> str:
-    """Return in words which fixed loads a repeat did not measure, and why; "" where nothing is missing."""
+    """Return in words which fixed loads a repeat did not measure, and why; "" if nothing is missing."""
     if why.why is Stop.TOO_SLOW:  # --max-ttft asks for no more
         return ""
     if why.why in (Stop.STALLED, Stop.DEAD):

@@ -34,13 +34,13 @@ from harness.search.state import UP_TO, Known, State, again, fit, known, waits
 
 LEAST, MOST = 8, 32  # levels before the knee is known, and at which it is taken as it is
 
-_ZONE = 0.5, 1.5  # of the knee, between which levels tell most of it
-_PAST_LEVELS = 2  # past the knee, that show whether throughput stays; until then the next one above it is
-_LOST = 0.05  # of throughput, from one level to the next, from which on it seems to fall
-_FAR, _FAR_ENOUGH = 4.0, 3.0  # of the knee: the one level above the others, and from where on there is one
-_PLACES = 12  # that each side may have its next level at
+_ZONE = 0.5, 1.5  # times the knee, between which levels tell most of it
+_PAST_LEVELS = 2  # levels past the knee that show whether throughput stays; until then the next one above it is
+_LOST = 0.05  # share of throughput from one level to the next, from which on it seems to fall
+_FAR, _FAR_ENOUGH = 4.0, 3.0  # times the knee: the one level above the others, and from where on there is one
+_PLACES = 12  # places that each side may have its next level at
 _DISTINCT = 4  # levels of one side; then these are repeated
-_AS_GOOD = 0.8  # of the most information: among these the least measured level is taken, as no curve is exact
+_AS_GOOD = 0.8  # share of the most information: among these the least measured level is taken, as no curve is exact
 _WORTH = 1.1  # least step up towards a level that failed
 _LAST = 2.5  # levels that the time left suffices for, below which the next one has to settle the plateau
 _CONTROLLED, _BEFORE_FAR = 4, 2  # levels after which one of the first pass is measured again
@@ -48,7 +48,7 @@ _RISES = 4  # levels after the first pass that make sure that throughput rises a
 
 
 def next_step(state: State, why: str) -> Decision:
-    """Return the next level that narrows the knee, or the end of the search; `why`: the reason the first pass ended.
+    """Return the next level that narrows the knee, or the end of the search; `why` is why the first pass ended.
 
     The search ends where knee and plateau are known well enough, after the most levels, where no further level would
     help or is affordable, and where throughput rises up to the highest load. A quick one ends with the first curve that
@@ -115,14 +115,14 @@ def _settling(state: State, found: Known) -> Decision | None:
 def _fill(state: State) -> Decision | None:
     """Return a new level, for too few levels, nearest to where the knee may be: as predicted, else where the rise ends.
 
-    Where throughput still rises, it is a higher level. None where no such level is allowed or affordable.
+    Where throughput still rises, it is a higher level. None if no such level is allowed or affordable.
     """
     last, found = state.highest, known(state)
     rises = (found.fit if found else fit(state)).curve.state == BEYOND
     if state.search.paced and rises and not (found and found.onset):
         up = next((C for C in (2 * last, round(1.4 * last)) if state.top >= C > last and state.affordable(C)), None)
         return measure(up, Reason.STILL_RISES, last=last) if up else None
-    if state.search.paced and found and (between := _between(state, found.about)):
+    if state.search.paced and found and (between := _middle(state, found.about)):
         return state.measure(between, Reason.FEW_LEVELS, levels=len(state.times))
     about = state.search.predicted_hinge
     if about is None or not 1 <= about <= last:
@@ -133,8 +133,8 @@ def _fill(state: State) -> Decision | None:
     return None if near is None else state.measure(near, Reason.FEW_LEVELS, levels=len(state.times))
 
 
-def _between(state: State, about: float) -> int | None:
-    """Return the geometric mean of the two levels around load `about`; None where that is no new level."""
+def _middle(state: State, about: float) -> int | None:
+    """Return the geometric mean of the two levels around load `about`; None if that is no new level."""
     for low, high in itertools.pairwise(state.times):
         middle = round(math.sqrt(low * high))
         if low <= about <= high and middle not in state.times and state.worthwhile(middle):
@@ -190,7 +190,7 @@ def _far(state: State, found: Known) -> Decision | None:
 def _around(state: State, found: Known) -> Decision | None:
     """Return the most informative level near the knee, if possible on the other side of it than the last level.
 
-    While the knee is vague the predicted one comes first. None where no level near it is affordable.
+    While the knee is vague the predicted one comes first. None if no level near it is affordable.
     """
     about = state.search.predicted_hinge
     vague = found.high / found.low > UP_TO and found.seats is None
@@ -250,7 +250,7 @@ def _most(state: State, found: Known, levels: Sequence[int]) -> int | None:
 def _up(state: State) -> int:
     """Return the next level above the highest, by a factor of √2 at most; the highest itself if none is allowed."""
     up = min(math.ceil(state.highest * math.sqrt(2)), state.top)
-    if any(m.concurrency == state.top + 1 for m in state.measured):  # which failed: halfway there, not right below it
+    if any(m.concurrency == state.top + 1 for m in state.measured):  # it failed: halfway there, not right below it
         up = min(up, round(math.sqrt(state.highest * (state.top + 1))))
         return up if up >= _WORTH * state.highest else state.highest
     return up

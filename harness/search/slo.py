@@ -25,20 +25,23 @@ from harness.search.decision import Decision, End, Part, Reason, Stop, end, meas
 from harness.search.pace import LONGEST_DECISION_S
 from harness.search.state import MeasuredLevel, Search, State
 
-REPEATS = 3  # of a load that stays undecided; then that is the answer
+REPEATS = 3  # times that an undecided load is measured; then that is the answer
 CLOSE = 1.05  # largest met and smallest missed this near to each other: the edge is found
 
-_SPARE = 1.1  # of the samples that decide a load if its share stays
+_SPARE = 1.1  # times the samples that decide a load if its share stays
+_SHOW = 20  # samples that show a share: where fewer met the SLO, most of the next may miss it
+_MUCH_SOONER = 2.0  # times as soon
 
 
 class JudgedLoad(msgspec.Struct, frozen=True):
     """One load by all of its repeats."""
 
     outcome: str  # an Outcome
-    leans: str  # the same where it is decided, else where its share lies; unresolved where it says nothing
-    times: int  # measured
+    leans: str  # the outcome if it is decided, else the side that its share is on; unresolved if that says nothing
+    times: int  # how often it was measured
     decidable: bool  # whether more samples may decide it in time
-    window_s: float = 0.0  # in which these would come
+    window_s: float = 0.0  # seconds in which these would come, or as many as show where its share lies
+    decided_s: float = 0.0  # seconds of a window that would decide it if its share stays
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -48,9 +51,9 @@ class Edge(msgspec.Struct, frozen=True):
     missed: float | None  # the smallest above it that does not, be it that nothing is known of it
     likely: bool  # it is not decided that the SLO is met there
     unresolved: bool  # the smallest is not decided
-    again: float | None  # to be measured once more before anything else
-    undecided: float | None  # to be measured for long enough once the edge is found: next to it, else a lower one
-    window_s: float = 0.0  # of that
+    again: float | None  # load to measure once more before anything else
+    undecided: float | None  # load to measure for long enough once the edge is found: next to it, else a lower one
+    window_s: float = 0.0  # seconds of window that `undecided` needs
 
 
 def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
@@ -64,8 +67,8 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     >>> likely = JudgedLoad("unresolved", "met", 1, True)
     >>> edge_of({1: likely, 2: likely, 4: missed})
     Edge(met=2, missed=4, likely=True, unresolved=False, again=None, undecided=2, window_s=0.0)
-    >>> again = JudgedLoad("unresolved", "met", 2, True)
-    >>> edge_of({1: likely, 2: again, 4: missed}).undecided
+    >>> sooner, near = (JudgedLoad("unresolved", "met", 1, True, decided_s=seconds) for seconds in (30.0, 80.0))
+    >>> edge_of({1: sooner, 2: near, 4: missed}).undecided
     1
     """
     loads = sorted(judged)
@@ -78,9 +81,11 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     silent = missed is not None and judged[missed].leans == Outcome.UNRESOLVED and judged[missed].times < REPEATS
     surely_met = max((x for x in loads if judged[x].outcome == Outcome.MET and x < lowest), default=0.0)
     lower = [x for x in reversed(loads) if surely_met < x < (met or 0)]
-    # A load that surely meets it and one that surely misses it come first, then those in between. The one below the
-    # edge may be too near to it: before it is measured once more, the next lower one is.
-    below = sorted([met, *lower[:1]], key=lambda x: judged[x].times) + lower[1:] if met is not None else []
+    # A load that surely meets it and one that surely misses it come first, then those in between. If the one below the
+    # edge is so near to it that the next lower one is decided much sooner, that one comes first.
+    below = [met, *lower] if met is not None else []
+    if lower and judged[lower[0]].decided_s < judged[below[0]].decided_s / _MUCH_SOONER:
+        below[:2] = below[1::-1]
     surely_missed = any(judged[x].outcome == Outcome.MISSED for x in misses)
     undecided = [
         x
@@ -101,17 +106,27 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     )
 
 
-def judged(repeats: Sequence[MeasuredLevel], seconds_left: float | None = None) -> JudgedLoad:
+def judged(
+    repeats: Sequence[MeasuredLevel], seconds_left: float | None = None, others: Sequence[MeasuredLevel] = ()
+) -> JudgedLoad:
     """Return whether one load meets the SLO, by all of its repeats; a repeat with too many errors missed it.
 
-    With `seconds_left` it is decidable only if its samples may come in that time.
+    With `seconds_left` it is decidable only if its samples may come in that time. How its requests clump is taken from
+    the `others` where no repeat is long enough to show it.
     """
-    sound = [m.attainments for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
-    found = slo.judged(sound, sum(map(_failed, repeats)))
+    sound = [m for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
+    found = slo.judged([m.attainments for m in sound], sum(map(_failed, repeats)))
     seconds = sum(m.window_s for m in repeats)
-    wanted = max((_wanted(each, seconds) for each in found.pooled if each.outcome == Outcome.UNRESOLVED), default=0.0)
+    window_s = decided_s = 0.0
+    for each in found.pooled:
+        if each.outcome == Outcome.UNRESOLVED:
+            effect = _clumping(sound, each) or _clumping(others, each) or 1.0
+            wanted_s = _wanted(each, seconds, effect)
+            shown_s = max(0.0, _SPARE * _SHOW / each.n - 1) * seconds if each.n else math.inf
+            decided_s = max(decided_s, wanted_s)
+            window_s = max(window_s, shown_s if each.n < _SHOW else wanted_s)
     most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left)
-    return JudgedLoad(found.outcome, found.leans, len(repeats), wanted <= most, wanted)
+    return JudgedLoad(found.outcome, found.leans, len(repeats), window_s <= most, window_s, decided_s)
 
 
 def _failed(m: MeasuredLevel) -> bool:
@@ -119,15 +134,23 @@ def _failed(m: MeasuredLevel) -> bool:
     return m.unstable or m.fails or (low and m.slo == Outcome.MISSED)
 
 
-def _wanted(open_: Attainment, seconds: float) -> float:
+def _wanted(open_: Attainment, seconds: float, effect: float) -> float:
     """Return how many more seconds of a window would decide an undecided limit, measured for `seconds`; inf: none.
 
-    With too few samples to tell how they clump, they count as independent.
+    So many of the samples that come are worth one independent sample: `effect`.
     """
-    if not open_.n or (wanted := slo.enough_independent(open_)) is None:
+    wanted = slo.enough_independent(open_)
+    if wanted is None or open_.ci95 is None:
         return math.inf
-    enough = slo.enough(open_) if open_.n >= slo.fewest(open_.needed, open_.confidence) else wanted
-    return max(0.0, _SPARE * (enough or wanted) / open_.n - 1) * seconds
+    return max(0.0, _SPARE * wanted - slo.independent(open_)) * effect * seconds / open_.n
+
+
+def _clumping(levels: Sequence[MeasuredLevel], of: Attainment) -> float | None:
+    """Return how many samples of a limit are worth one independent sample, by the levels long enough to show it."""
+    long = [m for m in levels if m.request_s and m.window_s >= slo.CLUMP_TIMES * m.request_s]
+    same = [each for m in long for each in m.attainments if (each.limit, each.class_) == (of.limit, of.class_)]
+    known = [each for each in same if each.ci95 is not None]
+    return sum(each.n for each in known) / sum(map(slo.independent, known)) if known else None
 
 
 _ALONE = 0.1  # requests in flight: a rate below it that misses the SLO shows that a request alone does
@@ -184,7 +207,7 @@ def edge_so_far(measured: Sequence[MeasuredLevel], seconds_left: float | None = 
     for m in measured:
         if m.slo is not None or not m.counts:
             loads.setdefault(m.users if m.rate is None else m.rate, []).append(m)
-    return edge_of({load: judged(same, seconds_left) for load, same in loads.items()})
+    return edge_of({load: judged(same, seconds_left, measured) for load, same in loads.items()})
 
 
 def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> Decision:

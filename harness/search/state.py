@@ -36,20 +36,20 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None
     rate: float | None
     in_flight: float | None  # requests, or sessions where slots hold these
-    throughput: float  # of the run's unit, per second
-    se: float | None  # one standard error, tok/s
+    throughput: float  # in the run's unit, per second
+    se: float | None = None  # one standard error, tok/s
     assumed: bool = False  # `se` is a weight: the window was too short to measure it
-    chance: float = 0.0  # relative error at least, by when slots that rest happen to send
-    error_rate: float
+    chance: float = 0.0  # least relative error, since resting slots send at random times
+    error_rate: float = 0.0
     answered: int | None = None  # requests by which that is judged; None: many
     seconds: float  # the whole level, warm-up to the end of cooldown
     requests: int
     request_s: float | None  # mean E2E
-    valid: bool
-    in_flight_ok: bool
-    ttft_p99_s: float | None
-    slo: str | None  # met | missed | unresolved; None: there is no SLO
-    attainments: tuple[Attainment, ...] = ()  # of its limits
+    valid: bool = True
+    in_flight_ok: bool = True
+    ttft_p99_s: float | None = None
+    slo: str | None = None  # met | missed | unresolved; None: there is no SLO
+    attainments: tuple[Attainment, ...] = ()  # attainment of each limit
     unstable: bool = False  # open loop: more and more in flight
     stalled: bool = False  # nobody answered for so long that the level was ended
     occupancy: Occupancy | None = None  # what it shows of the server's seats
@@ -59,28 +59,28 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def users(self) -> int:
-        """The concurrency, of a level that has one."""
+        """Return the concurrency; only a level of a closed loop has one."""
         assert self.concurrency is not None
         return self.concurrency
 
     @property
     def n(self) -> float:
-        """Mean in flight; the concurrency where that is not known."""
+        """Return the mean in flight; the concurrency if that is not known."""
         return self.in_flight or float(self.users)
 
     @property
     def counts(self) -> bool:
-        """Whether the level is a point of the curve."""
+        """Return whether the level is a point of the curve."""
         return self.valid and not self.fails and self.throughput > 0
 
     @property
     def fails(self) -> bool:
-        """Whether too many of its requests failed."""
+        """Return whether too many of its requests failed."""
         return too_many_fail(self.error_rate, self.answered)
 
     @property
     def failure(self) -> str:
-        """The share of failed requests in words."""
+        """Return the share of failed requests in words."""
         failed = Part.FAILED if self.rate is None else Part.FAILED_RATE
         return failed.words(error_rate=self.error_rate, concurrency=self.concurrency, rate=self.rate)
 
@@ -126,7 +126,7 @@ def _p99_at_least(spread: Spread) -> float | None:
     return next((value for value in carried if value is not None), None)
 
 
-KNEE_SHARE = 0.8  # of the knee, at which a soak without a load of its own is: as full as a server is run
+KNEE_SHARE = 0.8  # share of the knee at which a soak without a load of its own is: as full as a server is run
 _IN_VAIN = 2  # times that a level is measured without counting, after which its cause is taken to stand
 
 
@@ -140,17 +140,17 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     slo: bool
     counted: str = "in flight"  # what a concurrency counts, in sentences
     max_ttft_s: float | None
-    predicted_hinge: float | None  # only where refinement starts; never data, never an end
+    predicted_hinge: float | None  # where refinement starts; never data, never an end
     seed: int
     hinge_width: float = 0.08  # full widths of the 95 % intervals, relative, at which it may stop
     plateau_width: float = 0.05
     seconds_left: float | None
     requests_left: int | None
-    keep_going: bool = False  # of fixed levels: one that fails does not end them
-    first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
-    seconds: float | None = None  # that a ramp may take, of all that the run may
+    keep_going: bool = False  # a fixed level that fails does not end the others
+    first_rate: float | None = None  # first rate of a search; 1 / (time of a request alone) is a good one
+    seconds: float | None = None  # time for this ramp, part of the run's
     paced: bool = False  # levels last as long as `pace` decides, not all equally long
-    rest_s: float = 0.0  # that a slot rests for each request
+    rest_s: float = 0.0  # rest of a slot for each request
     quick: bool = False  # the first provisional answer is enough
     knee_share: float | None = None  # at which it then soaks; None: it does not
 
@@ -217,12 +217,12 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def refined(self) -> int:
-        """How many levels were measured after the first pass."""
+        """Return how many levels were measured after the first pass."""
         return len(self.measured) - self.climbed
 
     @property
     def valid(self) -> list[MeasuredLevel]:
-        """The points of the curve, in the order in which they were measured."""
+        """Return the points of the curve, in the order in which they were measured."""
         return [m for m in self.measured if m.counts]
 
     def measure(self, C: int, why: Reason, /, **figures: object) -> Decision | None:
@@ -230,7 +230,7 @@ class State(msgspec.Struct, frozen=True):
         return decision.measure(C, why, **figures) if self.worthwhile(C) and self.affordable(C) else None
 
     def worthwhile(self, C: int) -> bool:
-        """Return whether a level may still count: not where it has not whenever it was measured."""
+        """Return whether measuring a level may help: it has counted before, or was not tried in vain twice."""
         return C in self.times or sum(m.concurrency == C for m in self.measured) < _IN_VAIN
 
     def affordable(self, C: int) -> bool:
@@ -278,7 +278,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def no_more(self) -> str:
-        """Why no further level helps: the budget, else what forbids more."""
+        """Return why no further level helps: the budget, else what forbids more."""
         return (
             decision.not_enough(self.search.seconds_left, self.search.requests_left, "a level that helps") or self.bar
         )
@@ -320,33 +320,33 @@ class Known(msgspec.Struct, frozen=True):
     """The knee so far, in requests in flight."""
 
     fit: curve.Fit
-    low: float  # of the 95 % interval of the curve's corner
+    low: float  # lower end of the 95 % interval of the curve's corner
     corner: float
-    high: float  # inf where it may lie beyond the levels
+    high: float  # inf if it may lie beyond the levels
     below_last: float  # the chance that it lies below the highest level, and clearly so
-    plateau_width: float  # of the 95 % interval, relative
-    seats: float | None  # requests served at once, where the records show them
-    onset: float | None  # the least load at which requests wait; None where they do at none
+    plateau_width: float  # relative width of the 95 % interval
+    seats: float | None  # requests served at once, if the records show them
+    onset: float | None  # the least load at which requests wait; None if they do at none
     shift: change.Shift | None  # a change of the server, if the levels so far look like one
 
     @property
     def about(self) -> float:
-        """Where levels tell most."""
+        """Return the load near which levels tell most."""
         return self.seats or self.corner
 
     @property
     def width(self) -> float:
-        """Full width of the corner's interval, relative to it; inf without an upper end."""
+        """Return the full width of the corner's interval, relative to it; inf without an upper end."""
         return (self.high - self.low) / self.corner
 
     @property
     def settled(self) -> bool:
-        """Whether it is known what throughput does past the knee: stay, or fall."""
+        """Return whether it is known what throughput does past the knee: stay, or fall."""
         return self.fit.curve.plateau_reached or self.fit.curve.dip is not None
 
     @property
     def words(self) -> str:
-        """The answer so far as words: the seats, a rise up to a concurrency, or how well knee and plateau are known."""
+        """Return the answer so far: the seats, a rise up to a concurrency, or how well knee and plateau are known."""
         if self.seats is not None:
             return Part.SEATS.words(seats=self.seats)
         if self.fit.curve.state == BEYOND:
@@ -356,7 +356,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def fit(state: State) -> curve.Fit:
-    """Return the curve through the levels of the last steady stretch; it has draws where they are enough."""
+    """Return the curve through the levels of the last steady stretch; it has draws if they are enough."""
     return curve.fit(steady(state.measured).points, seed=state.search.seed, draws=_DRAWS)
 
 

@@ -15,6 +15,7 @@ from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL
 from harness.search import pace, ramp
 from harness.search.decision import Decision
 from harness.search.state import MeasuredLevel, Search, State
+from harness.spec import reading
 
 TOKENS = 128  # of an answer
 
@@ -217,3 +218,18 @@ def test_past_the_levels_a_request_takes_as_long_as_throughput_makes_it() -> Non
 
     assert seen(128.0, 512.0) == pytest.approx(1.0), "twice the load, twice the throughput: no longer"
     assert seen(128.0, 128.0) == pytest.approx(16.0), "the same throughput: in proportion"
+
+
+def test_a_level_that_decides_takes_half_of_the_time_left_unless_that_decides_nothing() -> None:
+    """Requests of 2 s in flight together may miss a limit together: 20 request times show it, half of 61 s do not."""
+
+    def window_s(seconds_left: float | None, wanted_s: float = 0.0, **limits: float) -> float:
+        spec = reading.build({"ramp": {}, "slo": limits}, place="test")
+        return pace.decision(spec, 2.0, 10.0, seconds_left, wanted_s).window_s or 0.0
+
+    assert window_s(400.0, ttft_p99=0.8) == 50
+    assert window_s(61.0, ttft_p99=0.8) == 50
+    assert window_s(61.0, itl_p99=0.05) == 30.5
+    assert window_s(61.0, 55.0, itl_p99=0.05) == 55, "it needs more"
+    assert 40 < window_s(45.0, ttft_p99=0.8) < 45
+    assert window_s(2.0, ttft_p99=0.8) == 0

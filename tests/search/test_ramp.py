@@ -203,6 +203,9 @@ def test_a_level_that_the_budget_does_not_pay_for_is_not_measured() -> None:
     assert step.over
     assert "the 100 s left are too few" in step.reason
     assert next_level(levels, search(requests_left=10)).over
+    # The first pass had a level left, which was not paid for either: that is no reason to end.
+    step = next_level([*levels, measured(6, 5.0)], search(seconds_left=100.0))
+    assert step.reason.endswith("there are 5; the 100 s left are too few for a level that helps")
 
 
 @pytest.mark.slow

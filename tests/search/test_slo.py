@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from harness.analysis.stats import wilson
+from harness.analysis.stats import Z95, wilson
 from harness.data.levels import Attainment
 from harness.data.summary import Summary, is_decided
 from harness.report.answer import answer
@@ -109,6 +110,26 @@ def test_a_load_that_was_measured_for_long_and_has_too_few_requests_stays_open()
     assert not judged([level(12), level(120)]).decidable  # in 984 s, more than the 600 of a window
     assert not judged([level(12), level(200)], seconds_left=500.0).decidable
     assert judged([level(12), level(300)]).outcome == "met"
+    # One request that met it shows no share yet: 299 would take 1,495 s, but 22 may show that others miss it.
+    assert judged([level(1)]).window_s == pytest.approx(5 * (1.1 * 20 - 1))
+    assert judged([level(1)]).decidable
+    assert not judged([level(1)], seconds_left=100.0).decidable
+
+
+def test_how_requests_clump_is_taken_from_a_level_that_is_long_enough_to_show_it() -> None:
+    """18 in flight, 10 requests/s of 1.8 s: in fewer than 36 s, 18 requests count as one."""
+
+    def level(n: int, window_s: float, clumped: float) -> MeasuredLevel:
+        share = Attainment("ttft_p99=2s", 0.99, n, n, 1.0, wilson(n, n, Z95 * math.sqrt(clumped)), "unresolved")
+        return MeasuredLevel(
+            concurrency=18, rate=None, in_flight=18.0, throughput=10.0, seconds=60.0, requests=n, request_s=1.8,
+            slo="unresolved", attainments=(share,), window_s=window_s,
+        )  # fmt: skip
+
+    short, long = level(90, 9.0, 18.0), level(480, 48.0, 4.0)
+    assert judged([short]).window_s == pytest.approx((1.1 * 299 - 5) / 10, rel=0.01)
+    assert judged([short, long]).window_s == pytest.approx((1.1 * 299 - 125) / 10 * 4, rel=0.01)
+    assert judged([short], others=[short, long]).window_s == pytest.approx((1.1 * 299 - 5) / 10 * 4, rel=0.01)
 
 
 def test_a_level_with_fewer_in_flight_than_asked_for_can_miss_the_slo_and_not_meet_it() -> None:
@@ -136,9 +157,12 @@ def test_the_loads_next_to_the_edge_are_decided_and_the_next_lower_one_where_the
     assert edge_of({1: likely, 2: likely, 3: doubtful}).undecided == 2
     assert edge_of({1: met, 2: likely, 3: doubtful, 4: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: doubtful, 4: missed}).undecided == 3
-    again = JudgedLoad("unresolved", "met", 2, True)  # it may be too near to the edge
-    assert edge_of({1: likely, 2: again, 3: missed}).undecided == 1
-    assert edge_of({1: likely, 2: again, 3: doubtful, 4: missed}).undecided == 1
+    sooner = JudgedLoad("unresolved", "met", 1, True, decided_s=30.0)
+    near = JudgedLoad("unresolved", "met", 2, True, decided_s=80.0)  # too near to the edge, it may be
+    assert edge_of({1: sooner, 2: near, 3: missed}).undecided == 1
+    assert edge_of({1: sooner, 2: near, 3: doubtful, 4: missed}).undecided == 1
+    nearly = JudgedLoad("unresolved", "met", 2, True, decided_s=50.0)
+    assert edge_of({1: sooner, 2: nearly, 3: missed}).undecided == 2
     often = JudgedLoad("unresolved", "met", 3, True)
     assert edge_of({1: likely, 2: likely, 3: often, 4: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: often, 4: missed}).undecided is None
