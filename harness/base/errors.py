@@ -10,6 +10,7 @@ from harness.base.terminal import clean, few
 
 _MOST = 600  # characters of each part of a mistake
 _NEAR = 1_000  # names that are compared, of at most 200 characters: it takes time for each pair of letters
+_LONG = 6  # letters of a word from which on one letter is a slip, and no other word
 
 
 class HarnessError(Exception):
@@ -55,3 +56,34 @@ def nearest(name: str, known: Iterable[str]) -> str:
     short = islice((each for each in names if len(each) <= 200), _NEAR)
     close = difflib.get_close_matches(name[:200], list(short), n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else "known: " + few(names, 24)
+
+
+def misspelled(name: str, known: Iterable[str]) -> str:
+    """Return the known name that differs from this one by a letter, or two that change places, in one word; else "".
+
+    Short words are left out: `at_ns` is no slip of `at_ms`.
+
+    >>> misspelled("promt_len", ["prompt_len"]), misspelled("/v1/chat/completion", ["/v1/chat/completions"])
+    ('prompt_len', '/v1/chat/completions')
+    >>> misspelled("timestamp_ns", ["timestamp_ms"]), misspelled("prompt", ["prompt"])
+    ('', '')
+    """
+    words = _words(name[:200])
+    for each in known:
+        others = _words(each)
+        if len(words) == len(others):
+            apart = [(a, b) for a, b in zip(words, others, strict=True) if a != b]
+            if len(apart) == 1 and len(apart[0][1]) >= _LONG and _slips(*apart[0]):
+                return each
+    return ""
+
+
+def _words(name: str) -> list[str]:
+    return name.replace("_", " ").replace("/", " ").split(" ")
+
+
+def _slips(a: str, b: str) -> bool:
+    """Return whether two different words differ by one letter, or by two neighbours that change places."""
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    a, b = a[same:], b[same:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])

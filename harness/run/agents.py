@@ -27,14 +27,14 @@ from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.predict.sequence import SimulatedRequest
 from harness.workload.hit_rate import Prompts
-from harness.workload.task import Progress, Task
+from harness.workload.task import Task, TaskProgress
 from harness.workload.tasks import Tasks
 
-TURNS = 8  # from the last of which on all count together
+TURNS = 8  # turns that count by themselves; the last also counts all later ones
 _EACH, _FEWEST = 4, 400  # requests that count, of each agent and of all; one of each before them, which finds nothing
-_CLOSE = 0.05  # of the number that the cache holds, to which it is found
-_LAST = 0.5  # of the hits that are kept, below which no higher level is of interest
-_BLOCKS = 256  # of a mean prompt: the server's own, or so many of them as one
+_CLOSE = 0.05  # relative error to which the number that the cache holds is found
+_LAST = 0.5  # share of the hits that a keep-all cache has, below which no higher level is of interest
+_BLOCKS = 256  # most blocks of a mean prompt: the server's own, or several of them as one
 MOST = 256  # agents: the time before the load is short
 
 
@@ -58,12 +58,12 @@ class _Slots:
         self.due: list[tuple[float, int, int, int]] = []  # a heap: when, in which order, of which slot, which node
         self._source, self._block, self._template = source, block, template
         self._numbers, self._order = itertools.count(), itertools.count()
-        self._running: dict[int, tuple[Task, Progress, Prompts]] = {}
+        self._running: dict[int, tuple[Task, TaskProgress, Prompts]] = {}
 
     def begin(self, slot: int, at_s: float, early: random.Random | None = None) -> None:
         """Begin the next task in a slot at `at_s`; with `early`, at a random request of it, those before as ended."""
         task = self._source.task(next(self._numbers))
-        progress = Progress(task, at_s)
+        progress = TaskProgress(task, at_s)
         self._running[slot] = task, progress, Prompts(self._source, task, block=self._block, template=self._template)
         skipped = early.randrange(len(task.nodes)) if early is not None else 0
         self._send(slot)
@@ -102,7 +102,7 @@ def served(
     """Simulate `agents` agents on a step machine; yield each request as it is answered, without end.
 
     Tasks come in order. With `early` each agent begins anywhere within its first task, as it is later on.
-    HarnessError where a request does not fit into the KV cache.
+    Raise HarnessError if a request does not fit into the KV cache.
     """
     slots, now, api = _Slots(source, machine.block_size, template), 0.0, machine.cost.api
     for slot in range(agents):
@@ -180,7 +180,7 @@ def predict(
 def _held(found: dict[int, AgentLevel], level: Callable[[int], AgentLevel], needed: float) -> int | None:
     """Return the most agents with a share of cached input of at least `needed`, by bisection between levels in `found`.
 
-    Levels tried in between are added to `found`. None where all its levels have the share, or none does.
+    Levels tried in between are added to `found`. None if all its levels have the share, or none does.
     """
     high = min((n for n, each in found.items() if each.cached_input_fraction < needed), default=None)
     low = max((n for n in found if high is None or n < high), default=None)

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from harness.base import __version__, files
+from harness.base import ExitStatus, __version__, files
 from harness.base.errors import HarnessError
 from harness.data.judgement import rank
 from harness.data.manifest import MapManifest, Session
@@ -44,8 +44,8 @@ from harness.spec.choices import ROUND_ROBIN, Balance
 from harness.spec.scenario import Ramp, Scenario, Sweep, WorkloadSpec
 from harness.spec.work import Unit
 
-_FAILED = 1  # exit status of an operator's mistake, and so of a cell that could not be measured
-_GRAVITY = (0, 99, _FAILED, 3)  # of exit statuses, rising; a signal's is above them all
+# Exit statuses, rising; a signal's is above them all.
+_GRAVITY = (ExitStatus.DONE, ExitStatus.MISSED, ExitStatus.MISTAKE, ExitStatus.UNSETTLED)
 _SHORT = {INPUT: "in", OUTPUT: "out", INPUTS: "texts", SEQS: "seqs", SERVER: ""}  # in a cell's name
 
 # ---- what is to be measured --------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[Cell]
     serving: Callable[[Cell, Scenario, View], Serving] = _as_it_is  # there as long as the cell is measured
     each_alone: bool = False  # each cell has the scenario's bounds for itself, and ends no other by its failure
-    described: dict[str, Any] = {}  # of it in the manifest
+    described: dict[str, Any] = {}  # fields that describe it in the manifest
 
 
 Planner = Callable[[Scenario], Plan]
@@ -90,7 +90,7 @@ def plan(scenario: Scenario) -> Plan:
 def _balanced(scenario: Scenario, ways: Sequence[Balance]) -> Plan:
     """Return the plan of runs that compare ways to balance load, the ways in turn, each run with prompts of its own.
 
-    HarnessError where a dataset's own texts would come again.
+    Raise HarnessError if a dataset's own texts would come again.
     """
     spec, hooks, workload = scenario.workload.dataset, scenario.hooks, scenario.workload
     if spec and not (hooks and (hooks.reset_cache or hooks.before_level)) and requests.has_texts(spec):
@@ -186,7 +186,7 @@ def run(
     agreed: Agreed = Agreed(),
     report: Report = lambda _: None,
 ) -> Swept:
-    """Measure every cell of the plan that is made of the scenario; HarnessError if none could be measured.
+    """Measure every cell of the plan that is made of the scenario; raise HarnessError if none could be measured.
 
     `resumed`: the map in the folder `out` goes on, with the scenario that it was begun with (`resume.begun_with`).
     Complete cells stay, one that was interrupted is resumed with the bounds that it had, and one that failed is tried
@@ -202,8 +202,10 @@ def run(
         with folders.claimed(folder):
             campaign = _MapCampaign(planned, scenario, folder, report, _going_on(folder, planned, session))
             if levelmap.is_map(folder):
-                cells = levelmap.read(folder).cells
-                campaign.known = {each.name: each for each in cells if each.status is not None and each.status < 128}
+                cells, signalled = levelmap.read(folder).cells, ExitStatus.SIGNALLED
+                campaign.known = {
+                    each.name: each for each in cells if each.status is not None and each.status < signalled
+                }
             return _whole(campaign, view, command, agreed)
     shown = scenarios.shown(scenario, scenarios.secrets(scenario, os.environ))
     manifest = MapManifest(
@@ -221,7 +223,7 @@ def run(
 
 
 def _going_on(folder: Path, planned: Plan, session: Session) -> MapManifest:
-    """Return the manifest of a map to resume, with one more session; HarnessError if it cannot be resumed."""
+    """Return the manifest of a map to resume, with one more session; raise HarnessError if it cannot be resumed."""
     files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # before the load
     for cell in planned.cells:
         if os.path.lexists(folder / cell.name):
@@ -241,7 +243,7 @@ def _whole(campaign: _MapCampaign, view: View, command: str, agreed: Agreed) -> 
     found = campaign.map(ended=not signalled)
     files.write_json(folder / levelmap.MAP, found)
     files.write_json(folder / folders.MANIFEST, msgspec.structs.replace(campaign.manifest, complete=found.complete))
-    statuses = [_FAILED if cell.error else cell.status or 0 for cell in found.cells]
+    statuses = [ExitStatus.MISTAKE if cell.error else cell.status or ExitStatus.DONE for cell in found.cells]
     return Swept(folder, found, gravest([signalled, *statuses]))
 
 
@@ -252,10 +254,10 @@ class _MapCampaign:
         self.plan, self.folder, self.report, self.manifest = plan, folder, report, manifest
         self.slo_fail = scenario.ramp.slo_fail
         self.hidden = scenarios.secrets(scenario, os.environ)
-        self.known: dict[str, MeasuredCell] = {}  # by name; those that need no further run
+        self.known: dict[str, MeasuredCell] = {}  # cells that need no further run, by name
 
     def due(self) -> Planned | None:
-        """Return the next cell to measure, with its part of the time, requests and money left; None: none is left.
+        """Return the next cell to measure, with its part of the time, requests and money left; None if none is left.
 
         A cell that has not begun is recorded as left out once the map's budget is spent.
         """
@@ -324,7 +326,7 @@ def gravest(statuses: Sequence[int]) -> int:
     >>> gravest([0, 99, 3, 0]), gravest([0, 1, 99]), gravest([130, 3]), gravest([])
     (3, 1, 130, 0)
     """
-    return max(statuses, key=lambda each: each if each >= 128 else _GRAVITY.index(each), default=0)
+    return max(statuses, key=lambda each: each if each >= ExitStatus.SIGNALLED else _GRAVITY.index(each), default=0)
 
 
 # ---- the entries of the map --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
+from harness.base import ExitStatus
 from harness.base.errors import HarnessError
 from harness.load.receive import COMPILED, PURE
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_MOMENT_S = 0.5  # that a run may still take to finish after a signal
+_MOMENT_S = 0.5  # longest that a run may still take to finish after a signal
 _ONE_PRESS_S = 1.0  # between two signals that are meant as one
 
 
@@ -46,7 +47,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     @classmethod
     def by_itself(cls, missing: str) -> Ended:
-        """Return the end that no signal and no failure made; `missing` of what was asked for, "" where nothing is."""
+        """Return the end that no signal and no failure made; `missing` of what was asked for, "" if nothing is."""
         return cls(RunEnd.SHORT, missing) if missing else cls(RunEnd.COMPLETE, RunEnd.COMPLETE.value)
 
 
@@ -87,7 +88,7 @@ class Signals:
     """
 
     def __init__(self, *, handled: bool = True) -> None:
-        self.number: int | None = None  # of the first
+        self.number: int | None = None  # number of the first signal
         self.at_s = 0.0  # when that was
         self.levels: Levels | None = None  # once there are any
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup: a terminal may go away
@@ -96,7 +97,7 @@ class Signals:
         self._task: asyncio.Task[object] | None = None
 
     def interrupt(self) -> None:
-        """End the run in order, as Ctrl-C does; from any thread."""
+        """End the run in order, as Ctrl-C does; any thread may call it."""
         task = self._task
         if task is None:  # `inside` finds it
             self.number = self.number or signal.SIGINT
@@ -117,7 +118,7 @@ class Signals:
         loop = asyncio.get_running_loop()
 
         def leave(*_: object) -> NoReturn:
-            sys.exit(128 + (self.number or signal.SIGINT))
+            sys.exit(ExitStatus.SIGNALLED + (self.number or signal.SIGINT))
 
         def cut(number: int, _: object) -> None:
             if self.number is not None and time.monotonic() - self.at_s < _ONE_PRESS_S:
@@ -166,7 +167,7 @@ class Signals:
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    sys.exit(128 + number)
+    sys.exit(ExitStatus.SIGNALLED + number)
 
 
 class DaemonExecutor(ThreadPoolExecutor):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -16,10 +18,13 @@ from harness.search.budget import Budget, Usage, dollars
 from harness.search.decision import Decision, Reason, measure
 from harness.search.level import check_lengths
 from harness.search.state import MeasuredLevel, Search
+from harness.spec import traffic
 from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
+from harness.workload.arrivals import replay
+from harness.workload.dataset.table import Table
 
-_TO_FIRST, _TO_END = 35.0, 180.0  # request times, where the knee lies at some 16 to 48 in flight
+_TO_FIRST, _TO_END = 35.0, 180.0  # request times, if the knee lies at some 16 to 48 in flight
 _TO_LIMITS = 300.0  # request times, where an SLO is missed there
 _RATES = 10  # levels that a search for a rate takes
 _RATE_LASTS = 25.0  # request times that each of them lasts at least
@@ -32,18 +37,18 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     seconds: float
     dollars: float | None
-    most: Estimate | None = None  # where levels last until they are precise: if that takes as long as it may
+    most: Estimate | None = None  # with windows extended as far as they may be; None if that changes nothing
 
 
 def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows: str = "") -> Estimate:
     """Return a run's expected levels, requests, tokens, seconds and dollars if a request takes `e2e_s` at every level.
 
     A closed-loop level: one or two requests a slot to warm up, of tasks at least a whole one; C in flight during the
-    window, C that end after it. An open-loop level: its rate over two request times, the window and one more. `probes`
-    are the prompt tokens of levels before the ramp, each of one request in flight, `rows` is the path of a dataset's
-    table. The ramp is assumed to reach its highest level, and no window to be extended; `most` has those that last
-    until they are precise extended as far as they are. At high levels requests take longer: fewer are sent, or the run
-    takes longer.
+    window, C that end after it. An open-loop level: its rate over two request times, the window and one more; where a
+    trace is replayed, its own requests in that time, for there may be long gaps behind them. `probes` are the prompt
+    tokens of levels before the ramp, each of one request in flight, `rows` is the path of a dataset's table. The ramp
+    is assumed to reach its highest level, and no window to be extended; `most` has those that last until they are
+    precise extended as far as they are. At high levels requests take longer: fewer are sent, or the run takes longer.
 
     >>> from harness.spec.scenario import Ramp
     >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
@@ -64,7 +69,9 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
             warm_up = 2 * e2e_s
         levels.append(_Planned(rate, input_tokens, warm_up + e2e_s, lasts.window_s))
     windows = check_lengths(e2e_s + rest_s)
-    made, most = (_in_all(scenario, levels, windows[check], mean.output_tokens) for check in (0, -1))
+    replayed = bool(rows) and not scenario.has_tasks and traffic.parse(scenario.ramp.arrivals).speed is not None
+    times = Table(Path(rows)).at_s if replayed else ()
+    made, most = (_in_all(scenario, levels, windows[check], mean.output_tokens, times) for check in (0, -1))
     longer = most.requests != made.requests or not math.isclose(most.seconds, made.seconds)
     return msgspec.structs.replace(made, most=most) if longer else made
 
@@ -73,16 +80,27 @@ class _Planned(NamedTuple):
     """A level of a run that is to come."""
 
     rate: float  # requests per second
-    input_tokens: float  # of a prompt
-    around_s: float  # before and after its window
+    input_tokens: float  # mean tokens of a prompt
+    around_s: float  # seconds before and after its window
     window_s: float | None  # None: until it is precise
 
 
-def _in_all(scenario: Scenario, levels: Sequence[_Planned], precise_s: float, output_tokens: float) -> Estimate:
+def _sent(rate: float, seconds: float, times: Sequence[float]) -> float:
+    """Return how many requests a level sends in so many seconds: at its rate, or at the times of a trace."""
+    if not times:
+        return rate * seconds
+    return sum(1 for _ in itertools.takewhile(lambda due_s: due_s < seconds, replay(times, rate)))
+
+
+def _in_all(
+    scenario: Scenario, levels: Sequence[_Planned], precise_s: float, output_tokens: float, times: Sequence[float]
+) -> Estimate:
     """Return the estimate of all levels, where a window that lasts until it is precise has `precise_s` seconds."""
     spec, inputs = scenario.ramp, scenario.workload.inputs or 1
     lasting = [each.around_s + (each.window_s or precise_s) for each in levels]
-    sent = [each.rate * lasts_s for each, lasts_s in zip(levels, lasting, strict=True)]
+    if times and spec.max_seconds:  # the requests of a trace are not spread evenly over its time
+        lasting = [min(lasts_s, spec.max_seconds) for lasts_s in lasting]
+    sent = [_sent(each.rate, lasts_s, times) for each, lasts_s in zip(levels, lasting, strict=True)]
     seconds, requests = spec.repeat * sum(lasting), spec.repeat * sum(sent)
     tokens_in = spec.repeat * sum(n * each.input_tokens * inputs for n, each in zip(sent, levels, strict=True))
 
@@ -118,14 +136,9 @@ def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float
                 rate=step.rate,
                 in_flight=N,
                 throughput=N * (output_tokens or 1.0) / e2e_s,
-                se=None,
-                error_rate=0.0,
                 seconds=1.0,
                 requests=1,
                 request_s=e2e_s,
-                valid=True,
-                in_flight_ok=True,
-                ttft_p99_s=None,
                 slo="met" if kept else "missed",
                 attainments=(slo.attained(slo.SloLimit("", "ttft", 0.5, 0.0), _SURE if kept else 0, _SURE, 1.0),),
                 soak=step.role is Role.SOAK,

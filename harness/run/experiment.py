@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from harness.base import __version__, files
+from harness.base import ExitStatus, __version__, files
 from harness.base.errors import HarnessError
 from harness.data import manifest as manifests
 from harness.data.manifest import Manifest, Session, StackStart
@@ -79,13 +79,13 @@ class _Session(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     agreed: Agreed
     signals: Signals
-    manifest: Manifest | None = None  # of a resumed run, with this session as its last
+    resumed: Manifest | None = None  # the folder's manifest, with this session as its last; None in a new run
     stack: StackStart | None = None  # how the server was started, where knee did it
-    shard: Shard | None = None  # of a run on several machines
+    shard: Shard | None = None  # one machine's share of a run on several
     # Known once the session begins:
-    urls: Sequence[str] = ()  # of the endpoint, or of several replicas
+    urls: Sequence[str] = ()  # URLs of the endpoint, or of several replicas
     placed: Sequence[tuple[int, ...]] = ()  # the processors of each worker; none: wherever the system likes
-    profile: Profile | None = None  # of the simulated endpoint, where that is the target
+    profile: Profile | None = None  # profile of the simulated endpoint, if that is the target
     rows: str = ""  # path of the table of the dataset's rows; "": there is none
 
 
@@ -119,11 +119,11 @@ def run(
             scenario=scenario, folder=folder, view=view, command=command, agreed=agreed,
             signals=signals or Signals(), stack=stack, shard=share,
         )  # fmt: skip
-        return _measured(session)
+        return _carried_out(session)
 
 
 def seeded(scenario: Scenario, seed: int | None = None) -> Scenario:
-    """Return the scenario with this seed where it has none; None: a new one, for each run.
+    """Return the scenario with `seed` if it has none; if that is None, with a new one for each run.
 
     A server that is still warm must not know the prompts of the last run.
     """
@@ -152,13 +152,13 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         del run
         session = _Session(
             scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, signals=Signals(),
-            manifest=manifest,
+            resumed=manifest,
         )  # fmt: skip
-        return _measured(session)
+        return _carried_out(session)
 
 
-def _measured(session: _Session) -> Outcome:
-    """Read the session's dataset, start the simulated endpoint if it is the target, and run the session (`_run`)."""
+def _carried_out(session: _Session) -> Outcome:
+    """Read the session's dataset, start the simulated endpoint if it is the target, and run the rest in a loop."""
     signals, view = session.signals, session.view
     server_cpu, placed = limits.placement(session.scenario, session.shard.of if session.shard else None)
     urls = session.scenario.target.every_url
@@ -176,16 +176,16 @@ def _measured(session: _Session) -> Outcome:
             session, scenario=scenario, rows=rows, urls=urls, placed=placed, profile=profile
         )
         try:
-            return asyncio.run(_run(session))
+            return asyncio.run(_checked_and_loaded(session))
         except asyncio.CancelledError:
             if signals.number is None:
                 raise
-            more = "further " if session.manifest is not None else ""
+            more = "further " if session.resumed is not None else ""
             view.note(f"interrupted before the load began: no {more}level was measured")
-            sys.exit(128 + signals.number)
+            sys.exit(ExitStatus.SIGNALLED + signals.number)
 
 
-async def _run(session: _Session) -> Outcome:
+async def _checked_and_loaded(session: _Session) -> Outcome:
     """Run a session: get consent, check the endpoint, show the plan, load it; return the outcome."""
     session.signals.inside()
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
@@ -194,8 +194,6 @@ async def _run(session: _Session) -> Outcome:
     foreign = [where for where, found in zip(servers, ips, strict=True) if consent.is_foreign(where, found)]
     apart = [] if session.profile is not None else [ip for found in ips for ip in found]  # no worker is on them
     with limits.links(session.scenario, len(session.placed), servers, apart, rows=session.rows) as linked:
-        if session.scenario.ramp.ray:
-            session = msgspec.structs.replace(session, placed=[()] * len(linked))
         async with Workers(linked) as workers:  # they start while the endpoint is checked
             for note in limits.described_clocks(workers.clocks):
                 session.view.note(note)
@@ -206,7 +204,7 @@ async def _run(session: _Session) -> Outcome:
             gpus = await opening if opening is not None else None
             try:
                 await _planned(session, endpoint, foreign)
-                return await _measure(session, await _unloaded(session, endpoint), workers, gpus)
+                return await _levels_measured(session, await _unloaded(session, endpoint), workers, gpus)
             finally:
                 if gpus is not None:
                     gpus.close()
@@ -238,7 +236,7 @@ async def _checked(session: _Session, servers: Sequence[Address], ips: Mapping[s
     if (wait := scenario.target.wait) is not UNSET:
         await reach.until_ready(servers, scenario.target, wait, view.note)
     how = checks.How(
-        first_prompt=_PROMPTS * (len(session.manifest.sessions) - 1 if session.manifest else 0),
+        first_prompt=_PROMPTS * (len(session.resumed.sessions) - 1 if session.resumed else 0),
         trust_remote_code=session.agreed.trust_remote_code,
         busy=importing,
         ips=ips,
@@ -284,7 +282,7 @@ async def _planned(session: _Session, endpoint: Endpoint, foreign: Sequence[Addr
 
 async def _unloaded(session: _Session, endpoint: Endpoint) -> Endpoint:
     """Return the endpoint with its cache audit and the canaries' answers without load, as far as asked for."""
-    scenario, earlier, note = session.scenario, session.manifest, session.view.note
+    scenario, earlier, note = session.scenario, session.resumed, session.view.note
     spec, quality = scenario.hooks or Hooks(), scenario.quality
     if not (scenario.hooks or quality):
         return endpoint
@@ -313,14 +311,12 @@ class _Start(msgspec.Struct, frozen=True):
     unix_origin: float  # the wall clock then
 
 
-async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None) -> _Start:
+async def _first_start(session: _Session, scenario: Scenario, endpoint: Endpoint, gpus: Gpus | None) -> _Start:
     """Return what a first session starts with: a new manifest, a new spool and the clock's origin."""
     from harness.run import manifest as describing
     from harness.run.resume import Earlier
 
-    manifest = await describing.first(
-        session.scenario, endpoint, session.profile, gpus, session.command, session.view.note
-    )
+    manifest = await describing.first(scenario, endpoint, session.profile, gpus, session.command, session.view.note)
     origin_ns, unix_origin = time.monotonic_ns(), time.time()
     if (share := session.shard) is not None:
         shard.must_lie_ahead(share.start_s, unix_origin)
@@ -344,7 +340,7 @@ async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manife
     return _Start(endpoint, manifest, earlier, spool.Spool(session.folder), *origin(manifest, run.last_s))
 
 
-async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Gpus | None) -> Outcome:
+async def _levels_measured(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Gpus | None) -> Outcome:
     """Measure the levels of the session and write the folder's files; return the outcome."""
     from harness.run import manifest as describing
     from harness.run.levels import Levels
@@ -352,13 +348,13 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
 
     folder, view, signals = session.folder, session.view, session.signals
     scenario = probe.scenario_for(session.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
-    session = msgspec.structs.replace(session, scenario=scenario)
+    placed = [()] * len(workers) if scenario.ramp.ray else session.placed
     for note in endpoint.notes:
         view.note(note)
-    if session.manifest is None:
-        start = await _first_start(session, endpoint, gpus)
+    if session.resumed is None:
+        start = await _first_start(session, scenario, endpoint, gpus)
     else:
-        start = await _resumed_start(session, endpoint, session.manifest)
+        start = await _resumed_start(session, endpoint, session.resumed)
     endpoint, records, origin_ns = start.endpoint, start.records, start.origin_ns
     # The client's ceiling is that of all its workers.
     client = msgspec.structs.replace(start.manifest.client, workers=len(workers), clocks=workers.clocks or UNSET)
@@ -370,7 +366,7 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
     manifest = describing.with_session(
         manifest,
         run_id=levels.run_id,
-        began_s=0.0 if session.manifest is None else (time.monotonic_ns() - origin_ns) * 1e-9,
+        began_s=0.0 if session.resumed is None else (time.monotonic_ns() - origin_ns) * 1e-9,
         monotonic_ns_origin=origin_ns,
         unix_origin=start.unix_origin,
         boot=host.boot(),
@@ -381,7 +377,7 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
     files.write_json(folder / folders.MANIFEST, manifest)  # before any load
     view.measuring(folder)
     try:
-        ended = await load(levels, workers, session.placed, gpus, signals)
+        ended = await load(levels, workers, placed, gpus, signals)
     finally:
         levels.over = True
         records.close()
@@ -391,7 +387,7 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
     elif after := await published.listed_after(endpoint):
         manifest = msgspec.structs.replace(manifest, models_after=after)
     transport = scenario.target.transport
-    manifest = describing.ended(manifest, levels, workers, session.placed, ended, transport=transport)
+    manifest = describing.ended(manifest, levels, workers, placed, ended, transport=transport)
     with signals.finishing():
         return _summarised(session, manifest, ended)
 
@@ -409,10 +405,14 @@ def _summarised(session: _Session, manifest: Manifest, ended: Ended) -> Outcome:
         session.view.note(f"what was measured is in {folder}{lacking}")
         raise ended.failure
     summary = summarise(_finish(folder, manifest))
-    # A share of a run has no answer that could be missed, but may lack levels.
-    slo_fail = session.scenario.ramp.slo_fail
-    missed = 3 * (ended.why is RunEnd.SHORT) if session.shard else exit_status(summary, slo_fail=slo_fail)
-    return Outcome(folder, summary, manifest, missed if signals.number is None else 128 + signals.number)
+    status: int
+    if signals.number is not None:
+        status = ExitStatus.SIGNALLED + signals.number
+    elif session.shard is None:
+        status = exit_status(summary, slo_fail=session.scenario.ramp.slo_fail)
+    else:  # a share of a run has no answer that could be missed, but may lack levels
+        status = ExitStatus.UNSETTLED if ended.why is RunEnd.SHORT else ExitStatus.DONE
+    return Outcome(folder, summary, manifest, status)
 
 
 def _finish(folder: Path, manifest: Manifest) -> Result:

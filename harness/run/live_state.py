@@ -30,9 +30,10 @@ from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
 from harness.workload import shape
 
-PAUSED_S = 0.5  # of a worker, or of this process: ten times the interval of its reports
-SLEPT_S = 0.1  # of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps
+PAUSED_S = 0.5  # pause of a worker, or of this process: ten times the interval of its reports
+SLEPT_S = 0.1  # seconds of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps
 _FEW = 8  # requests that ended in a window, below which earlier ones count too
+_REPORTED = [name for name in Now.__struct_fields__ if name in Progress.__struct_fields__]  # the workers report these
 
 
 class LiveState:
@@ -50,11 +51,11 @@ class LiveState:
         self.level: Level | None = None  # the running one
         # The spool's positions as this level began, and as the one before did.
         self._level_at = self._before_at = spool.position
-        self.read_delays = telemetry.ReadDelays()  # of the level
-        self.answered, self.usage = 0, Usage()  # of this session, as far as records have come
-        # Of the level's last requests, whether each failed.
+        self.read_delays = telemetry.ReadDelays()  # delays of the level
+        self.answered, self.usage = 0, Usage()  # counts of this session, by the records that have come
+        # Whether each of the level's last requests failed.
         self.outcomes: collections.deque[bool] = collections.deque(maxlen=outcomes_watched(0))
-        # Of the last requests; before any, of the launch check.
+        # Times of the last requests; at first, the launch check's.
         self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=RECENT)
         self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=RECENT)
         self._ttft: collections.deque[float] = collections.deque(maxlen=32)
@@ -91,7 +92,7 @@ class LiveState:
 
     @property
     def part(self) -> tuple[Position, Position]:
-        """The positions in the spool between which all records lie since the level before this one began.
+        """Return the positions in the spool between which all records lie since the level before this one began.
 
         Every request that touches this level's window has its record there.
         """
@@ -143,28 +144,28 @@ class LiveState:
 
     @property
     def sent(self) -> dict[str, int]:
-        """Requests that each worker has sent, by the prefix of their ids: one without a record is lost."""
+        """Return how many requests each worker has sent, by the prefix of their ids: one without a record is lost."""
         return {f"{self._run_id}-{p.worker}": p.begun_in_run for p in self._latest.values()}
 
     @property
     def begun(self) -> int:
-        """Requests that all workers have sent in this session."""
+        """Return how many requests all workers have sent in this session."""
         return sum(p.begun_in_run for p in self._latest.values())
 
     @property
     def e2e_s(self) -> float:
-        """Mean time of the last successes; before any, of the launch check's."""
+        """Return the mean time of the last successes; before any, that of the launch check."""
         return _mean(self._e2e)
 
     @property
     def icl_s(self) -> float:
-        """Median of the last successes' mean gaps; 0 where none is known."""
+        """Return the median of the last successes' mean gaps; 0 if none is known."""
         found = sorted(self._icl)
         return found[len(found) // 2]
 
     @property
     def ttft_s(self) -> float | None:
-        """Median time to first token of the last successes; None before any."""
+        """Return the median time to first token of the last successes; None before any."""
         return sorted(self._ttft)[len(self._ttft) // 2] if self._ttft else None
 
     def recent_s(self, slots: int | None) -> float:
@@ -179,20 +180,12 @@ class LiveState:
         """Return what `search.timing` decides by (in flight, tokens, latencies, budget), at a report's time."""
         slots = self.level.concurrency if self.level is not None else None
         return Now(
-            time_s=report.time_s,
-            in_flight=report.in_flight,
-            ended=report.ended,
-            waiting=report.waiting,
-            surplus=report.surplus,
-            tokens=report.tokens,
-            oldest_sent_s=report.oldest_sent_s,
+            **{name: getattr(report, name) for name in _REPORTED},
             e2e_s=self.e2e_s,
             recent_s=self.recent_s(slots),
             request_s=self.request_s(slots),
             icl_s=self.icl_s,
             failing=failing(self.outcomes, self.outcomes.maxlen or 0),
-            oldest=report.oldest,
-            refused=report.refused,
             wait_s=self.wait_s,
             longest_s=self._longest_s,
             budget=budget,
@@ -235,7 +228,7 @@ class Shown:
             Unit.INPUT_TOKENS: texts * (prompts.tokens or prompts.count or 1),
             Unit.DOCUMENTS: texts,
         }
-        self._amount = amounts.get(unit, 1)  # of work in one event
+        self._amount = amounts.get(unit, 1)  # work in one event
         if not unit.decodes:
             view.unit = unit.per_s
 

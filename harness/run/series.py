@@ -7,7 +7,6 @@ map or a comparison of stacks (`campaign`), and a search for settings (`tuned`).
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from harness.analysis.summarise import exit_status, summarise
-from harness.base import files, secrecy
+from harness.base import ExitStatus, files, secrecy
 from harness.base.errors import HarnessError
 from harness.data.manifest import Manifest, StackStart
 from harness.data.progress import View
@@ -29,7 +28,7 @@ from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.spec.scenario import Scenario
 
-# A context in which the endpoint is up: the scenario with its address, and how Knee started it, None where it did not.
+# A context in which the endpoint is up: the scenario with its address, and how Knee started it, None if it did not.
 Serving = contextlib.AbstractContextManager[tuple[Scenario, StackStart | None]]
 
 
@@ -44,12 +43,12 @@ class Planned(NamedTuple):
 class Series(Protocol):
     """Runs in an order, and what becomes of them, which it writes to a file after each."""
 
-    folder: Path  # which holds those of the runs
+    folder: Path  # holds the folders of the runs
     slo_fail: bool
 
     @property
     def hidden(self) -> Sequence[str]:
-        """Return the secrets, of which no file and no note has any."""
+        """Return the secrets that no file and no note may contain."""
         ...
 
     def due(self) -> Planned | None:
@@ -57,7 +56,7 @@ class Series(Protocol):
         ...
 
     def ended(self, run: Planned, result: Outcome | HarnessError, seconds: float) -> None:
-        """Take what came of the run in so many seconds; a failure that is to end all is raised."""
+        """Record the outcome of a run that took `seconds`; raise a failure that ends the whole series."""
         ...
 
     def has_measured(self) -> bool:
@@ -73,22 +72,24 @@ def measure(series: Series, view: View, command: str, agreed: Agreed) -> int:
             began = time.monotonic()
             result: Outcome | HarnessError
             try:
-                result = _measured(series, run, view, command, agreed)
+                result = _outcome_of(series, run, view, command, agreed)
             except HarnessError as error:
                 result = error
             except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this run
                 if not series.has_measured():
                     raise
-                return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 128 + signal.SIGINT
+                if isinstance(end, SystemExit) and isinstance(end.code, int):
+                    return end.code
+                return ExitStatus.INTERRUPTED
             series.ended(run, result, time.monotonic() - began)
             if isinstance(result, HarnessError):
                 view.note(f"{run.name} could not be measured: {reason_of(result, series.hidden)}")
-            elif result.status >= 128:
+            elif result.status >= ExitStatus.SIGNALLED:
                 return result.status
     return 0
 
 
-def _measured(series: Series, run: Planned, view: View, command: str, agreed: Agreed) -> Outcome:
+def _outcome_of(series: Series, run: Planned, view: View, command: str, agreed: Agreed) -> Outcome:
     """Return a run's outcome: read it if its folder is complete, resume it if it was begun, else measure it."""
     place = series.folder / run.name
     about = results.read_manifest(place) if place.is_dir() else Manifest()

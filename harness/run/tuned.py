@@ -22,7 +22,7 @@ import msgspec
 from harness.analysis.answer import of_ramp, throughput
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95
-from harness.base import __version__, decoding, files, units
+from harness.base import ExitStatus, __version__, decoding, files, units
 from harness.base.errors import HarnessError
 from harness.data.levels import LevelSummary
 from harness.data.manifest import StackStart
@@ -50,7 +50,7 @@ from harness.workload import shape
 FORMAT = 1
 FILE = "tune.json"
 FOR_PEOPLE = ("tune.md", "tune.html", "tune.png")
-_BEYOND = 1.25  # of the most requests that a setting runs at once: what is in flight where plateaus are compared
+_BEYOND = 1.25  # requests in flight where plateaus are compared, over the most that a setting runs at once
 _LARGEST = 16 << 20  # bytes
 _UNMEASURED = 0.03  # relative error of a window that was too short to measure its own
 _OPEN = 0.35  # the same of a search that found no load that misses the limits: twice as much may be within them
@@ -63,7 +63,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     harness_version: str = __version__
     command: str
-    scenario: Scenario  # without its secrets
+    scenario: Scenario  # secrets are removed
     scenario_digest: str
     stack: Stack
     goal: Goal
@@ -82,7 +82,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begun(scenario: Scenario, stack: Stack, tries: Sequence[str], goal: Goal, command: str) -> Tuning:
-    """Return a new comparison of settings, each with its prediction; HarnessError where it cannot be measured."""
+    """Return a new comparison of settings, each with its prediction; raise HarnessError if it cannot be measured."""
     scenario = experiment.seeded(scenario)
     if not stacked.model(stack, scenario):
         raise HarnessError("no model to serve", place=stack.spec.name, way_out="give --model DIR")
@@ -97,7 +97,7 @@ def begun(scenario: Scenario, stack: Stack, tries: Sequence[str], goal: Goal, co
     if goal == "slo" and not limited:
         raise HarnessError("no limits to meet", place="--for slo", way_out="give --slo like ttft_p99=2s")
     grid = tuning.grid(tries)
-    in_flight = None if limited and goal != "plateau" else _in_flight(scenario, stack, grid)
+    in_flight = None if limited and goal != "plateau" else _common_load(scenario, stack, grid)
     settings = [_predicted(each, scenario, stack, goal, in_flight) for each in grid]
     for each in settings:
         tried = with_setting(stack, each, scenario)
@@ -138,14 +138,14 @@ def run(
 
 
 def interrupted(path: str) -> tuple[Tuning, Scenario]:
-    """Return the comparison in a folder, which is to go on, and its scenario; HarnessError where it cannot."""
+    """Return the comparison in a folder, which is to go on, and its scenario; raise HarnessError if it cannot."""
     found = _to_go_on(Path(path))
     commands.must_be_whole(found.stack, path)
     return found, rebuilt(found.scenario, found.scenario_digest, {}, place=path, file=FILE)
 
 
 def _to_go_on(folder: Path) -> Tuning:
-    """Return the comparison in a folder; HarnessError where it is complete."""
+    """Return the comparison in a folder; raise HarnessError if it is complete."""
     found = read(folder)
     if found.complete:
         raise HarnessError("this comparison is complete", place=str(folder), way_out=f"see {FOR_PEOPLE[0]} in it")
@@ -170,7 +170,7 @@ def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Comm
 def _whole(settings: _Settings, view: View, agreed: Agreed) -> Tuning:
     """Measure trial after trial until one setting is left, the time is over or a signal comes; return all trials.
 
-    HarnessError where no setting could be measured.
+    Raise HarnessError if no setting could be measured.
     """
     settings.write()
     if not settings.found.trials:
@@ -222,7 +222,7 @@ class _Settings:
         """Add the trial that ended, with its figure or why it has none, and write the file; not if a signal cut it."""
         setting, number = tuning.due(self.found.settings, self.found.trials)[0]
         self._spent_s += seconds
-        if isinstance(result, Outcome) and result.status >= 128:
+        if isinstance(result, Outcome) and result.status >= ExitStatus.SIGNALLED:
             return  # it is resumed
         value, se = None, 0.0
         failure = result if isinstance(result, HarnessError) else None
@@ -285,28 +285,25 @@ class _Settings:
 
 
 def with_setting(stack: Stack, setting: Setting, scenario: Scenario) -> Stack:
-    """Return the stack with a setting, and with those of the scenario where it has none."""
+    """Return the stack with a setting, and with the scenario's value for each that it does not have."""
     return stacked.set_alike(commands.with_options(stack, setting.values, "--try"), scenario)
 
 
-def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int:
-    """Return the concurrency at which all settings' plateaus are compared: --levels, or beyond every max-num-seqs.
+def _common_load(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int:
+    """Return the concurrency at which all plateaus are compared: --levels, else 1.25 times the largest max-num-seqs.
 
-    HarnessError for several --levels, and where a setting's max-num-seqs is not known.
+    Raise HarnessError for several --levels, or if a setting's max-num-seqs is not known.
     """
     if scenario.ramp.levels is not None:
         if len(scenario.ramp.levels) != 1:
             fact, way_out = "settings are compared at one load", "give one level, more than any of them serves at once"
             raise HarnessError(fact, place="--levels", way_out=way_out)
         return scenario.ramp.levels[0]
-    seats = [with_setting(stack, each, scenario).spec.max_num_seqs for each in settings]
-    known = [each for each in seats if each is not None]
-    if len(known) < len(seats):
-        fact, way_out = (
-            "how many requests a setting runs at once is not known",
-            "give --levels N, a load past all knees",
-        )
-        raise HarnessError(fact, place="--try", way_out=way_out)
+    found = [with_setting(stack, each, scenario).spec.max_num_seqs for each in settings]
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        fact = "how many requests a setting runs at once is not known"
+        raise HarnessError(fact, place="--try", way_out="give --levels N, a load past all knees")
     return max(math.ceil(_BEYOND * each) for each in known)
 
 
@@ -365,7 +362,7 @@ def _within_limits(summary: Summary, levels: Sequence[LevelSummary]) -> tuple[Va
     """Return (throughput at the highest load that meets the limits, its relative error by the gap to the next load).
 
     The true knee lies between the two: a short search has them far apart, or found no load that misses the limits.
-    HarnessError where no valid load is shown to meet them.
+    Raise HarnessError if no valid load is shown to meet them.
     """
     knee = summary.knees.slo
     if knee is None or knee.value is None:

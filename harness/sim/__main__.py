@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from harness.base import kernel
+from harness.base import interpreter, kernel
 from harness.base.errors import HarnessError
 from harness.base.terminal import guard
 from harness.sim.process import serve
@@ -19,7 +19,10 @@ from harness.sim.profile import Profile, Reference
 
 
 def main() -> int:
-    """Serve the profile that the first line of stdin holds, until stdin ends; return the exit status."""
+    """Serve the profile that the first line of stdin holds, until stdin ends; return the exit status.
+
+    Where stdin ends before that line, whoever started this process is gone, and so is the reason to serve.
+    """
     guard()
     parser = argparse.ArgumentParser(prog="python -m harness.sim", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
@@ -27,8 +30,10 @@ def main() -> int:
     parser.add_argument("--cpu", type=int, help="core to stay on")
     parser.add_argument("--share-port", action="store_true", help="let other processes serve on this port too")
     arguments = parser.parse_args()
-    # mypy sees no type in a union
-    profile: Profile | Reference = msgspec.json.decode(sys.stdin.buffer.readline(), type=Profile | Reference)
+    told = interpreter.told()
+    if not told:
+        return 0
+    profile: Profile | Reference = msgspec.json.decode(told, type=Profile | Reference)  # mypy sees no type in a union
     try:
         if arguments.cpu is not None:
             kernel.bind({arguments.cpu})

@@ -19,16 +19,7 @@ from time import monotonic_ns
 from harness.base import kernel
 from harness.predict.batching import Step
 from harness.predict.sequence import SimulatedRequest
-from harness.sim.api import (
-    GENERATE,
-    Counts,
-    EventWriter,
-    Generation,
-    RefusalError,
-    metrics,
-    models,
-    read,
-)
+from harness.sim import api
 from harness.sim.connection import (
     BODY_LIMIT,
     HEAD_LIMIT,
@@ -49,8 +40,8 @@ _AT_ONCE = 8  # sockets read before the clock is checked: a request takes some 5
 _CATCH_UP_NS = 1_000_000  # a server that is behind writes so long before it reads again
 _READ = 262_144
 _FLOOD_BUFFER = 131_072  # bytes that the kernel may buffer for one socket of a flood, which fills them all
-_RESET = "/reset_prefix_cache"  # as vLLM has it
-_POSTED = (*GENERATE, _RESET)
+_RESET = "/reset_prefix_cache"  # vLLM's path
+_POSTED = (*api.GENERATE, _RESET)
 _READABLE = ("/health", "/metrics", "/v1/models")
 
 
@@ -64,7 +55,7 @@ class Endpoint:
         pace = profile.pace if isinstance(profile, Reference) else StreamPace()
         self._burst = pace.flood or pace.lump  # tokens a write
         self._lump = self._burst > 1 and not pace.flood  # in one chunk
-        self._counts = Counts()
+        self._counts = api.Counts()
         self._listener, self._log = listener, log
         self._connections: dict[int, ClientConnection] = {}
         self._jobs: dict[int, Job] = {}
@@ -216,12 +207,12 @@ class Endpoint:
         end = inbox.find(b"\r\n\r\n")
         if end < 0:
             if len(inbox) > HEAD_LIMIT:
-                self._refuse(connection, RefusalError(431, "BadRequestError", "the head has no end"), close=True)
+                self._refuse(connection, api.RefusalError(431, "BadRequestError", "the head has no end"), close=True)
             return False
         try:
             head = RequestHead(bytes(inbox[:end]))
             total = end + 4 + head.body_length()
-        except RefusalError as refusal:
+        except api.RefusalError as refusal:
             self._refuse(connection, refusal, close=True)  # where the next request begins is unknown
             return False
         if len(inbox) < total:
@@ -235,32 +226,34 @@ class Endpoint:
         connection.closing = head.closes
         try:
             self._route(connection, head, body)
-        except RefusalError as refusal:
+        except api.RefusalError as refusal:
             self._refuse(connection, refusal, close=head.closes)
         return True
 
     def _route(self, connection: ClientConnection, head: RequestHead, body: bytes) -> None:
+        """Answer a request or begin its generation; raise RefusalError for a wrong path, method or body."""
         if head.path not in _POSTED and head.path not in _READABLE:
-            raise RefusalError(404, "NotFoundError", f"there is no {head.path} here")
+            raise api.RefusalError(404, "NotFoundError", f"there is no {head.path} here")
         if head.method != ("POST" if head.path in _POSTED else "GET"):
-            raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
+            raise api.RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
         if head.path == "/health":
             self._answer(connection, 200, b"")
         elif head.path == "/metrics":
-            text = metrics(self._machine, self._counts, self.profile.model_name)
+            text = api.metrics(self._machine, self._counts, self.profile.model_name)
             self._answer(connection, 200, text, b"text/plain; version=0.0.4; charset=utf-8")
         elif head.path == "/v1/models":
-            self._answer(connection, 200, models(self.profile))
+            self._answer(connection, 200, api.models(self.profile))
         elif head.path == _RESET:
             self._machine.reset_cache()
             self._answer(connection, 200, b"")
         else:
-            self._begin_job(connection, head, read(head.path, body, self.profile))
+            self._begin_job(connection, head, api.read(head.path, body, self.profile))
 
-    def _begin_job(self, connection: ClientConnection, head: RequestHead, generation: Generation) -> None:
+    def _begin_job(self, connection: ClientConnection, head: RequestHead, generation: api.Generation) -> None:
+        """Submit a generation to the machine; a streamed one gets its response head before its first token."""
         self._issued += 1
         name, created = head.fields.get("x-request-id") or f"sim-{self._issued}", int(time.time())
-        answer = EventWriter(generation, name, self.profile.model_name, created)
+        answer = api.EventWriter(generation, name, self.profile.model_name, created)
         job = Job(self._issued, name, generation, answer, connection)
         request = SimulatedRequest(
             job.id,
@@ -278,7 +271,8 @@ class Endpoint:
         if generation.stream:
             self._send(connection, STREAM_HEAD)  # at once, however long the queue is
 
-    def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:
+    def _refuse(self, connection: ClientConnection, refusal: api.RefusalError, *, close: bool) -> None:
+        """Send a refusal as a whole response; with `close` the connection ends behind it."""
         connection.closing = close
         self._answer(connection, refusal.status, refusal.body)
 
@@ -291,7 +285,7 @@ class Endpoint:
         *,
         job: Job | None = None,
     ) -> None:
-        """Send a whole answer in one write."""
+        """Send a whole HTTP response and count its job's tokens as written; what the socket does not take waits."""
         head = response_head(status, kind, len(body), closes=connection.closing)
         self._send(connection, head + body, job, job.generation.output_tokens if job else 0, last=True)
 

@@ -24,14 +24,14 @@ class Option(NamedTuple):
     metavar: str | None = None
     kind: type = str
     sets: tuple[str, ...] = ()  # paths of fields; of several, `read` gives those that it sets by their names
-    read: Callable[[Any], Any] | None = None  # of what was typed; None: the scenario reads it
+    read: Callable[[Any], Any] | None = None  # reads what was typed; None: the scenario reads it
     choices: Sequence[str] = ()
     plugins: str = ""  # entry points of other packages, whose names are choices too
     least: float | None = None
-    name: str | None = None  # of the parameter; None: that of the option
+    name: str | None = None  # name of the parameter; None: that of the option
     multiple: bool = False
     also: tuple[str, ...] = ()  # other names of it
-    bare: str = ""  # the value where no number follows
+    bare: str = ""  # the value if no number follows
     with_resume: bool = False  # allowed together with --resume, which takes everything else from the folder
 
     def fields(self, value: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _facts(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _dataset(text: str) -> dict[str, Any]:
-    """Return the file of a dataset, with its format where that is in front of it: plain:FILE."""
+    """Return the file of a dataset, with its format if that is in front of it: plain:FILE."""
     name, colon, path = text.partition(":")
     named = bool(name and colon) and not text.startswith("hf:") and os.path.exists(path) and not os.path.exists(text)
     return {"path": path, "format": name} if named else {"path": text}
@@ -194,7 +194,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         target("--transport", "httpx: proxies, HTTP/2, odd endpoints; default socket.", choices=get_args(Transport)),
         target("--balance", "How requests are spread over several replicas; default round-robin.",
                choices=get_args(Balance)),
-        target("--versus", "The other way to spread them, which is measured too: hits and TTFT beside each other.",
+        target("--versus", "A second way to spread them, measured too, to compare cache hits and TTFT.",
                choices=get_args(Balance)),
         target("--allow-different-replicas", "Load replicas of different models, versions or limits together.",
                kind=bool),
@@ -209,7 +209,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         target("--server-meta", "Facts about the server for the manifest.", "K=V", multiple=True, read=_facts),
     ),
     "Workload": (
-        Option("--prefix-tokens", "What prompts begin with alike, before their own tokens; NxK: one of K such texts.",
+        Option("--prefix-tokens", "Tokens that all prompts begin with, before their own; NxK: one of K such prefixes.",
                "N[xK]", sets=("workload.prefix",), read=_prefix),
         workload("--dataset",
                  "Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format. "
@@ -217,15 +217,15 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
                  "FILE", read=_dataset, with_resume=True),
         Option("--fields", "Names of the dataset's columns, like prompt=question,system=system_prompt.",
                "WHAT=NAME,…", sets=("workload.dataset",), read=_columns),
-        Option("--skip-broken", "Leave out what of the dataset cannot be read, and count it.",
+        Option("--skip-broken", "Leave out rows of the dataset that cannot be read, and count them.",
                kind=bool, sets=("workload.dataset",), read=lambda _: {"skip_broken": True}),
-        Option("--skip-longer", "Leave out requests of the dataset of more tokens, and what follows on them.",
+        Option("--skip-longer", "Leave out the dataset's requests with more tokens, and those that follow on them.",
                "N", sets=("workload.dataset",), read=lambda text: {"skip_longer": units.count(text, "--skip-longer")}),
         Option("--canaries", "Check that answers under load are those of an unloaded server.",
                kind=bool, sets=("quality",), read=lambda _: {}),
         Option("--questions", "Canaries from a file, as JSON lines, with their right answers.",
                "FILE", sets=("quality",), read=lambda path: {"file": path}),
-        hooks("--audit-cache", "Say before the load what a prefix cache gives.", kind=bool),
+        hooks("--audit-cache", "Report before the load what a prefix cache gives.", kind=bool),
         hooks("--reset-cache", "Empty the server's prefix cache before every level.", kind=bool),
         hooks("--before-level", "Run this before every level, without a shell.", "COMMAND",
               with_resume=True),
@@ -233,8 +233,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("--trust-remote-code", "Run the code that the tokenizer's folder brings.", kind=bool, with_resume=True),
         workload("--inputs", "Texts of a request of embeddings, rerank or score; default 1.", "N"),
         Option("--size", "Size of a scenario that has several, like small; default: its first.", "NAME"),
-        workload("--tool-time-scale", "Times that tools and users take, times this; default 1.", "X", kind=float),
-        Option("--agents", "So many sessions of the dataset, or of the scenario, at once; or as the dataset's began.",
+        workload("--tool-time-scale", "Factor on the times that tools and users take; default 1.", "X", kind=float),
+        Option("--agents", "Sessions of the dataset, or of the scenario, at once; recorded: as the dataset's began.",
                "N[,N…]|recorded", sets=("ramp.levels", "ramp.arrivals"), read=_agents),
         workload("--seed", "Seed of the prompts; default: a new one each run.", "N", kind=int),
     ),
@@ -244,31 +244,31 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ramp("--level-seconds", "Window of every level; default: what the answer needs.", "TIME"),
         ramp("--duration", "Soak: one window this long, and how the figures move over it.", "TIME"),
         ramp("--knee-share", "Load of a soak without --levels; default 0.8.", "SHARE", kind=float),
-        ramp("--precision", "Measure every level until ± so much, like 0.02.", "SHARE", kind=float),
+        ramp("--precision", "Measure every level to this relative precision, like 0.02.", "SHARE", kind=float),
         ramp("--repeat", "Measure all levels N times.", "N"),
         ramp("--arrivals",
-             "Of --rate: constant, gamma(K) (bursts: K < 1); default poisson. With rates of "
+             "How requests of --rate arrive: constant, gamma(K) (bursts: K < 1); default poisson. With rates of "
              "their own, of which R is the mean: series(0s:10,60s:40), "
              "wave(period=60s,low=5,high=20), spike(period=120s,for=10s,low=5,high=50); trace, "
              "trace(speed=2): the times of --dataset.",
              "KIND"),
-        Option("--burstiness", "As vLLM has it: the same as --arrivals 'gamma(K)'.",
+        Option("--burstiness", "vLLM's name for --arrivals 'gamma(K)'.",
                "K", kind=float, least=0.001, sets=("ramp.arrivals",), read="gamma({:g})".format),
         ramp("--start", "How a level's new slots begin; batch: all at once, and again when all are over.",
              choices=get_args(Start)),
-        ramp("--think", "Pause of a slot behind each answer, like 2s or 500ms..5s.", "TIME"),
+        ramp("--think", "Pause of a slot after each answer, like 2s or 500ms..5s.", "TIME"),
         ramp("--keep-going", "Go on past a level of --levels or --rate that fails.", kind=bool),
         ramp("--probe", "Measure one phase alone.", choices=get_args(Phase)),
         ramp("--workers", "Load-generating processes; default auto, one for 256 streams.", "N|auto", read=_workers),
         Option("--shard", "Be the I-th of N machines that load together; docs/scale.md.", "I/N"),
         Option("--start-at", "When the shards' first level begins, like 2030-01-31T12:00:00Z.", "TIME"),
-        Option("--run-id", "Of a run in shards; default: by scenario and start.", "NAME"),
+        Option("--run-id", "Name of a run in shards; default: by scenario and start.", "NAME"),
         ramp("--ray", "Run the workers on this Ray cluster's nodes, auto or HOST:PORT.", "ADDRESS"),
     ),
     "Limits": (
         Option("--goodput", "The limits of --slo as vLLM writes them: 'ttft:500 tpot:50'.",
                "NAME:MS …", sets=("slo",), read=units.goodput),
-        ramp("--slo-confidence", "Of limits met or missed; default 0.95, 0.99 as MLPerf asks.", "SHARE", kind=float),
+        ramp("--slo-confidence", "Confidence of --slo; default 0.95, 0.99 as MLPerf asks.", "SHARE", kind=float),
         ramp("--slo-fail", "Exit status 99 if even the lowest load misses the SLO.", kind=bool),
         ramp("--max-ttft", "Measure no level above one whose TTFT p99 exceeds this.", "TIME"),
         ramp("--max-requests", "End the run after N requests.", "N"),
@@ -278,7 +278,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     "Prediction and cost": (
         hardware("--gpu", "GPU of the server, like h100-sxm; host measures this machine.", "KEY|host"),
         hardware("--gpus", "How many GPUs serve; default as many as --tp.", "N", kind=int),
-        hardware("--tp", "GPUs that share a replica, where several serve.", "N", kind=int),
+        hardware("--tp", "GPUs that share a replica, if several serve.", "N", kind=int),
         hardware("--model-config", "config.json, model folder or shipped name.", "PATH|NAME"),
         hardware("--dtype", "Weights as the server loads them, like fp8; default as they are stored.", "TYPE"),
         hardware("--kv-dtype", "KV cache of the server, like fp8.", "TYPE"),
@@ -286,7 +286,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         hardware("--calibration", "Profile of `knee calibrate model`, for a second prediction.", "FILE"),
         hardware("--host-cpus", "Cores of this machine that serve, with --gpu host; default all.",
                  "0,1", read=units.cpus),
-        hardware("--price", "Per GPU and hour.", "USD", kind=float),
+        hardware("--price", "Dollars per GPU and hour.", "USD", kind=float),
         hardware("--price-per-mtok", "USD per million tokens of a hosted endpoint.",
                  "IN,OUT[,CACHED]", read=units.prices),
     ),

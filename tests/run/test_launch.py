@@ -333,6 +333,9 @@ def test_nobody_there_and_no_such_host_say_so() -> None:
         ("unix:s", "not an http"),
         ("http://a..b", "not a host name"),
         ("http://xn--a", "not a host name"),
+        ("http://h/v1/chat/completion", r"path /v1/chat/completion; did you mean '/v1/chat/completions'\?"),
+        ("http://h/a/v1/emebddings", "did you mean '/v1/embeddings'"),
+        ("http://h/v4/chat/completoins", "path /chat/completoins; did you mean '/chat/completions'"),
     ],
 )
 def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> None:
@@ -355,6 +358,9 @@ def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> N
             "http://h/v2/models/a%20b/generate_stream",
             ("http://h:80", "h", 80, "", "http", "", "/v1", "", "triton", "a b"),
         ),
+        ("http://h/completion", ("http://h:80", "h", 80, "", "http", "", "/v1", "", "llama-cpp", "")),
+        ("http://h/embedding", ("http://h:80", "h", 80, "/embedding", "http", "", "/v1", "", "", "")),
+        ("http://h/v2/rerank", ("http://h:80", "h", 80, "/v2", "http", "", "", "", "rerank", "")),
         ("http://h/a/v1/messages", ("http://h:80", "h", 80, "/a", "http", "", "/v1", "", "anthropic", "")),
         (
             "https://h/openai/deployments/d?api-version=1",

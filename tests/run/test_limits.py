@@ -78,7 +78,7 @@ def test_no_loader_of_transformers_decides_by_itself_whether_code_is_run() -> No
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained"
     ]
-    assert calls == [("words.py", {"trust_remote_code"})]
+    assert calls == [("words.py", {"trust_remote_code", "local_files_only"})]
 
 
 def test_a_quota_is_one_worker_s_and_every_worker_of_an_open_loop_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:

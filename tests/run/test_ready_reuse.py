@@ -118,7 +118,8 @@ def test_an_agent_s_requests_come_in_the_order_of_its_graph(tmp_path: Path, work
 def alone(served: Profile, tokens: tuple[int, int], hit: float, C: int) -> float:
     """Output tok/s of the step machine where this share of every prompt is cached."""
     known = msgspec.structs.replace(served.deployment, prefix_caching=False, prefix_hit=hit)
-    return closed_loop(StepMachine(served.model, known), MeanLengths(*tokens), C, requests=200, stagger=0.5).throughput
+    machine = StepMachine(served.model, known)
+    return closed_loop(machine, MeanLengths(*tokens), C, requests=200, stagger=0.5).output_tokens_per_s
 
 
 def test_the_prefix_cache_serves_its_share_and_saves_what_the_machine_says(tmp_path: Path) -> None:

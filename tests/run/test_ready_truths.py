@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from harness.data.levels import LevelSummary
+from harness.data.prediction import SteppedLevel
 from harness.predict.batching import StepMachine
-from harness.predict.simulate import Simulation, closed_loop, open_loop
+from harness.predict.simulate import closed_loop, open_loop
 from harness.run import campaign
 from harness.sim.profile import Profile, profile
 from harness.spec import traffic
@@ -46,7 +47,7 @@ def drawn(spec: Scenario) -> Iterator[tuple[int, int]]:
     return ((each.input_tokens + round(mix.prefix_tokens), each.output_tokens) for each in shapes)
 
 
-def served_alone(spec: Scenario, served: Profile, C: int, requests: int = 300) -> Simulation:
+def served_alone(spec: Scenario, served: Profile, C: int, requests: int = 300) -> SteppedLevel:
     """What the step machine does with that load, without a client."""
     machine = StepMachine(served.model, served.deployment)
     return closed_loop(machine, drawn(spec), C, requests=requests, stagger=1.0)
@@ -78,7 +79,8 @@ def test_batch_offline_finds_the_plateau_and_how_many_to_send_at_once(tmp_path: 
     curve = measured(tmp_path, spec, served).summary.curve
     assert curve is not None
     assert curve.hinge_concurrency.value == pytest.approx(4.2, rel=0.1)
-    assert curve.plateau_tokens_per_s.value == pytest.approx(served_alone(spec, served, 8).throughput, rel=0.05)
+    alone = served_alone(spec, served, 8).output_tokens_per_s
+    assert curve.plateau_tokens_per_s.value == pytest.approx(alone, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +98,9 @@ def test_the_rate_that_keeps_the_limit_is_told_from_the_one_that_misses_it(
         due = due_times(traffic.parse("poisson"), rate, seed=9, level=0)
         machine = StepMachine(served.model, served.deployment)
         seen = open_loop(machine, drawn(spec), due, warm_up=5.0, seconds=60.0)
-        if seen.unstable or seen.e2e is None:
+        if seen.unstable or seen.e2e_s is None:
             return float("inf")
-        return float(getattr(seen.e2e, limit.rpartition("_")[2]))
+        return float(getattr(seen.e2e_s, limit.rpartition("_")[2]))
 
     assert latency_s(rates[0]) < spec.slo[limit] < latency_s(rates[1])
     found = measured(tmp_path, spec, served).summary.knees.slo_rate
@@ -123,13 +125,13 @@ def test_a_long_prompt_stops_the_answers_of_others_for_as_long_as_it_is_read(tmp
     spec, served = asked("prefill-interference", ramp=levels(8, seconds=20.0)), profile(max_num_seqs=8, speed=4.0)
     run = measured(tmp_path, spec, served)
     prompt = closed_loop(StepMachine(served.model, served.deployment), iter([(16_000, 20)] * 9), 1, requests=3)
-    assert prompt.ttft is not None
+    assert prompt.ttft_s is not None
     (level,) = run.summary.levels
     assert level.classes
     victims = level.classes["victim"]
-    assert victims.itl_s.max == pytest.approx(prompt.ttft.mean, rel=0.1)
+    assert victims.itl_s.max == pytest.approx(prompt.ttft_s.mean, rel=0.1)
     assert victims.itl_s.p50 is not None
-    assert victims.itl_s.p50 < prompt.ttft.mean / 20
+    assert victims.itl_s.p50 < prompt.ttft_s.mean / 20
 
 
 def test_a_long_prompt_among_chats_stops_all_of_them(tmp_path: Path) -> None:
@@ -141,8 +143,8 @@ def test_a_long_prompt_among_chats_stops_all_of_them(tmp_path: Path) -> None:
     (level,) = measured(tmp_path, spec, served).summary.levels
     prompt = closed_loop(StepMachine(served.model, served.deployment), iter([(32_000, 20)] * 9), 1, requests=3)
     assert level.classes
-    assert prompt.ttft is not None
-    assert level.classes["chat"].itl_s.max == pytest.approx(prompt.ttft.mean, rel=0.1)
+    assert prompt.ttft_s is not None
+    assert level.classes["chat"].itl_s.max == pytest.approx(prompt.ttft_s.mean, rel=0.1)
 
 
 def test_overload_tells_what_is_sustained_from_what_queues(tmp_path: Path) -> None:
@@ -265,6 +267,6 @@ def test_drafts_save_as_many_steps_as_are_right(tmp_path: Path) -> None:
         found[drafts] = measured(folder, spec, served).summary.levels
     for without, with_drafts in zip(found[False], found[True], strict=True):
         C = without.concurrency or 0
-        wanted = served_alone(spec, drafting, C).throughput / served_alone(spec, plain, C).throughput
+        wanted = served_alone(spec, drafting, C).output_tokens_per_s / served_alone(spec, plain, C).output_tokens_per_s
         assert wanted > 1.5
         assert throughput(with_drafts) / throughput(without) == pytest.approx(wanted, rel=0.08)

@@ -27,6 +27,7 @@ from harness.search.level import failing
 from harness.sim.process import running
 from harness.sim.profile import profile
 from harness.spec import reading, scenario
+from harness.workload.dataset import Row, table
 from tests.builders.servers import Request, serving
 from tests.builders.streams import delta, event, usage
 
@@ -72,6 +73,23 @@ def test_a_schedule_sends_its_rate_and_every_repeat_counts() -> None:
     """5/s over 2 · 2 + 10 + 2 s, three times."""
     made = estimate.estimate(spec(ramp={"rates": [5.0], "level_seconds": 10, "repeat": 3}), 2.0)
     assert (made.levels, made.requests, made.seconds) == (3, 240, 48.0)
+
+
+def test_a_trace_sends_its_own_requests_and_not_the_mean_of_its_gaps(tmp_path: Path) -> None:
+    """Five within half a second, one 1,000 s later: in 13 s come the five, at 600 times that 41."""
+    table.write([Row(input_tokens=9, at_s=at) for at in (0.0, 0.1, 0.2, 0.3, 0.4, 1000.4)], tmp_path / "rows")
+    for speed, sent in ((1, 5), (600, 6 * 6 + 5)):
+        rate = speed * 5 / 1000.4
+        made = estimate.estimate(
+            spec(ramp={"rates": [rate], "level_seconds": 10, "arrivals": f"trace(speed={speed})"},
+                 workload={"dataset": {"path": "trace.csv"}}), 1.0, rows=str(tmp_path / "rows"),
+        )  # fmt: skip
+        assert made.requests == sent
+    bounded = spec(
+        ramp={"rates": [5 / 1000.4], "level_seconds": 100, "arrivals": "trace", "max_seconds": 5},
+        workload={"dataset": {"path": "trace.csv"}},
+    )
+    assert estimate.estimate(bounded, 1.0, rows=str(tmp_path / "rows")).requests == 5
 
 
 def test_a_ramp_is_taken_to_its_highest_level_with_the_windows_of_its_first_pass() -> None:

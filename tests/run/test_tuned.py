@@ -121,7 +121,7 @@ def test_a_value_that_a_setting_cannot_have_is_named_before_anything_starts(wron
 
 def test_no_file_has_the_secrets_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(stacks, "_measured", lambda found, *_: seen.append(found.command) or 0)
+    monkeypatch.setattr(stacks, "_measure", lambda found, *_: seen.append(found.command) or 0)
     tries = ["--try", "max-num-seqs=2,8", "--levels", "4", "--extra-body", '{"api_key": "s3cret"}']
     monkeypatch.setattr(sys, "argv", ["knee", *KNEE[3:], *tries])
     assert CliRunner().invoke(cli.cli, sys.argv[1:]).exit_code == 0

@@ -71,6 +71,7 @@ def test_the_expected_hit_rate_is_the_one_that_the_server_serves(tmp_path: Path)
     assert "prefix_cache_hits" not in [verdict["code"] for verdict in level["verdicts"]]
 
 
+@pytest.mark.alone  # it counts the tokens that come until the client has read the fourth
 def test_requests_that_are_given_up_leave_the_server_to_others(tmp_path: Path) -> None:
     """Two seats, four slots: a request that is given up after 4 of its 200 tokens frees its seat for the next."""
     give_up = "cancel = { share = 0.9, after_tokens = 4 }"

@@ -55,6 +55,8 @@ REFUSED = {
     "--knee-share 0.5": "--knee-share: it is the load of a soak without one; give --duration and no --levels, or leave "
     "it out",
     "--url sim: --host-cpus 0,1": "--host-cpus: it is used with gpu = host only; give --gpu host",
+    "--agents 8": "--agents: this workload has no sessions; give a --dataset or a scenario with sessions, or --levels "
+    "for requests in flight",
     "--levels 8 --max-concurrency 64": "--max-concurrency: it bounds a search, and --levels leaves nothing to search; "
     "leave one of them out",
 }

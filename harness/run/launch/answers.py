@@ -16,26 +16,25 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.base.secrecy import plain
-from harness.dialects import DIALECTS, document
+from harness.dialects import DIALECTS
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.dialect import Decoder, Dialect
-from harness.dialects.document import JSON
-from harness.dialects.sse import EVENTS, NDJSON
+from harness.dialects.sse import EVENTS, JSON, LONGEST_DOCUMENT, NDJSON
 from harness.load import control
 from harness.load.http1 import ResponseParser, is_readable, media_type
 from harness.run.launch.endpoint import Address, Endpoint
 from harness.spec import scenario
 
 LONGEST_BODY = 65_536  # bytes of an error's body that are searched
-_LONGEST = 2 * document.LONGEST  # bytes of a document, which is bounded by its own reader
-_QUIET_S = 3.0  # after which an answer that came whole has no end
+_LONGEST = 2 * LONGEST_DOCUMENT  # bytes of a document, which is bounded by its own reader
+_QUIET_S = 3.0  # an answer that came whole ends within so long, or has no end
 _UNENDED = "it closes the connection in place of ending its response; what came is whole"
 _LONGEST_MESSAGE = 4096  # characters of a server's message
 _LONGEST_REASON = 200  # characters of an address that it redirects to
 _NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|upstream connect|no healthy", re.I)
 # The APIs to look for, in this order: a handful, since each is a request.
 _LIKELY = ("chat", "completions", "ollama", "tgi", "llama-cpp", "anthropic")
-_THERE = (200, 400, 415, 422, 500)  # of a route that takes requests, but not an empty one
+_THERE = (200, 400, 415, 422, 500)  # statuses of a route that takes requests, but not an empty one
 _WITHIN_S = 10.0
 
 
@@ -68,7 +67,7 @@ async def ask(
 ) -> Reply:
     """Send one request for `asked` tokens, within the endpoint's quota, and return its reply, decoded as in the load.
 
-    HarnessError where a 200 is no answer of this API, or does not end; else what `control` and decoders raise.
+    Raise HarnessError if a 200 is no answer of this API, or does not end; else what `control` and decoders raise.
     """
     headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
     if target.max_rps:
@@ -101,7 +100,7 @@ async def _fed(decoding: Decoder, answer: control.Reply, target: scenario.Target
     quiet_s = min(_QUIET_S, target.request_timeout / 2)
     came, readable = bytearray(), None
     _must_be_plain(media, answer.headers, place)
-    ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
+    ResponseParser().take_head(answer.status, answer.headers)  # the load will read it in the same way
     try:
         async with asyncio.timeout(None) as ending:
             async for piece in control.pieces(answer, _LONGEST if media == JSON else control.LONGEST):
@@ -131,7 +130,7 @@ async def _fed(decoding: Decoder, answer: control.Reply, target: scenario.Target
 
 
 def _must_be_plain(media: str, headers: Mapping[str, str], place: str) -> None:
-    """Raise HarnessError where a response is compressed."""
+    """Raise HarnessError if a response is compressed."""
     if (coding := headers.get("content-encoding", "identity")) != "identity":
         raise HarnessError(
             f"it compresses its {'answers' if media == JSON else 'streams'} ({coding[:40]}), though no compression was "
@@ -245,7 +244,7 @@ async def instead(error: NotSpokenError, api: control.Client, endpoint: Endpoint
 
 
 async def without_root(client: control.Client, where: Address, api: str, model: str, within_s: float) -> str:
-    """Return the API's whole address where the server has it without `/v1`; "" where it has not."""
+    """Return the API's whole address where the server has it without `/v1`; "" if it has not."""
     bare = msgspec.structs.replace(where, root="")
     is_there = where.root and DIALECTS[api].root and await _there(client, bare, api, model, within_s)
     return bare.base + bare.api_path(api, model) if is_there else ""

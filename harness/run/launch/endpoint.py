@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from harness.base.errors import HarnessError
+from harness.base.errors import HarnessError, misspelled
 from harness.data.manifest import CacheAudit, UnloadedAnswers
 from harness.dialects import DIALECTS
 from harness.load.messages import Codec, Replica
@@ -21,8 +21,8 @@ from harness.workload.canaries import Canary
 from harness.workload.source import Source
 from harness.workload.text import COMMON, PromptWords
 
-_MODEL = "{model}"  # of a dialect's path
-_CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
+_MODEL = "{model}"  # placeholder in a dialect's path
+_CLEAR = 0.95  # share of the context, as a margin where words may be more than one token each
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -34,14 +34,14 @@ class Address(msgspec.Struct, frozen=True):
     prefix: str
     scheme: str = "http"
     uds: str = ""  # path of a Unix socket
-    root: str = "/v1"  # before `/models` and the API's path
+    root: str = "/v1"  # stands before `/models` and the API's path
     query: str = ""  # `?api-version=…`, sent with every request
     api: str = ""  # the API whose whole path the URL has
-    model: str = ""  # that the API's path names
+    model: str = ""  # model that the API's path names
 
     @property
     def place(self) -> str:
-        """As it is shown and stored, with its path before the API's."""
+        """Return the address as it is shown and stored, with its path before the API's."""
         return self.base + self.prefix
 
     def path(self, of: str) -> str:
@@ -49,7 +49,7 @@ class Address(msgspec.Struct, frozen=True):
         return self.prefix + of + self.query
 
     def api_path(self, api: str, model: str | None) -> str:
-        """Return the URL path of an API at this address; HarnessError if it contains a model and none is given."""
+        """Return the URL path of an API at this address; raise HarnessError if it needs a model and none is given."""
         dialect = DIALECTS[api]
         if model is None and _MODEL in dialect.path:
             raise HarnessError("its path names the model", place=f"--api {api}", way_out="give --model")
@@ -57,7 +57,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def address(url: str, place: str = "--url") -> Address:
-    """Return the parts of a URL; HarnessError if it cannot be measured.
+    """Return the parts of a URL; raise HarnessError if it cannot be measured.
 
     The API's path at its end names the API and is taken off; Azure's deployments have no `/v1`.
 
@@ -82,11 +82,12 @@ def address(url: str, place: str = "--url") -> Address:
         raise HarnessError(
             "not an http address",
             place=url,
-            way_out="write it like http://host:8000, https://host or unix:/run/server.sock",
+            way_out="write it like http://host:8000, https://host, unix:/run/server.sock, or sim: for the simulator",
         )
     host = parts.hostname
     shown = f"[{host}]" if ":" in host else host
     prefix, root = parts.path.rstrip("/"), "/v1"
+    _check_spelling(prefix, place)
     prefix, api, model = _named(prefix)
     if (api and DIALECTS[api].root and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
         root = ""
@@ -96,6 +97,17 @@ def address(url: str, place: str = "--url") -> Address:
         f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme,
         root=root, query=query, api=api, model=model,
     )  # fmt: skip
+
+
+def _check_spelling(path: str, place: str) -> None:
+    """Raise HarnessError for a URL's path that ends like one of an API, but for a letter."""
+    ends = {root + each.path for each in DIALECTS.values() for root in {"", each.root}}
+    for parts in (3, 2):  # one part alone may be any prefix
+        end = "/" + "/".join(path.split("/")[-parts:]) if path.count("/") >= parts else ""
+        if end in ends:
+            return
+        if right := misspelled(end, sorted(ends)):
+            raise HarnessError(f"no API has the path {end}", place=place, way_out=f"did you mean '{right}'?")
 
 
 def _named(path: str) -> tuple[str, str, str]:
@@ -118,9 +130,9 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """What only goes over the wire: it may hold secrets, so nothing of it is shown or stored."""
 
     target: Target
-    codec: Codec  # with the model as requests name it
-    figures: Target | None = None  # where the server's figures are; None: it publishes none
-    exporters: tuple[Target, ...] = ()  # of the GPUs and machines that serve
+    codec: Codec  # contains the model as requests name it
+    figures: Target | None = None  # page of the server's figures; None: it publishes none
+    exporters: tuple[Target, ...] = ()  # pages of the GPUs and machines that serve
     pools: tuple[tuple[str, Target], ...] = ()  # pages of servers behind the endpoint, with their names
     secrets: tuple[str, ...] = ()  # to be removed from texts of the server
 
@@ -128,9 +140,9 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The model that is measured, by the server's list."""
 
-    name: str = ""  # as it is shown and stored
+    name: str = ""  # name that is shown and stored
     listed: bool = True  # the list has it, or there is no list
-    models: tuple[str, ...] = ()  # on the list
+    models: tuple[str, ...] = ()  # models on the list
     max_context: int | None = None  # tokens of prompt and answer together; None: unknown
 
 
@@ -138,18 +150,18 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts are made of, and what they come to by the server's count."""
 
     words: tuple[str, ...] = COMMON
-    exact: bool = False  # by the named tokenizer each word is one token
+    exact: bool = False  # whether each word is one token of the named tokenizer
     tokenizer_json: str = ""  # the named tokenizer's; "" without one
     count: int | None = None  # words of the mean prompt; None: not known yet
-    tokens: int | None = None  # of the last check's prompt; None: the server gives no count
+    tokens: int | None = None  # tokens of the last check's prompt; None: the server gives no count
     tokens_per_word: float = 1.0
     used: int = 0  # the number of the first prompt that no check has used
     rows: str = ""  # path of the table of the dataset's rows; "": there is none
-    canaries: tuple[Canary, ...] = ()  # with their first answers' digests
+    canaries: tuple[Canary, ...] = ()  # includes their first answers' digests
 
     @property
     def added_tokens(self) -> int:
-        """Tokens of a prompt beyond its words (a chat template); 0 where the server gives no count."""
+        """Return the tokens of a prompt beyond its words (a chat template); 0 if the server gives no count."""
         return 0 if self.tokens is None else self.tokens - round((self.count or 0) * self.tokens_per_word)
 
     def words_for(self, tokens: int) -> int:
@@ -181,7 +193,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
     wire: Wire
     unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
-    http_version: str = ""  # of its answers
+    http_version: str = ""  # version of its answers
     model: Model = Model()
     prompts: Prompts = Prompts()
     published: Published = Published()
@@ -195,7 +207,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def servers(self) -> tuple[Replica, ...]:
-        """The server, or each of several that share the load, as the workers reach it."""
+        """Return the server, or each of several that share the load, as the workers reach it."""
         return tuple(
             Replica(
                 each.address.place if self.replicas else each.address.base,

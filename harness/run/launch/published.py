@@ -50,7 +50,7 @@ _ELSEWHERE = ("/metrics", "/prometheus/metrics")  # trtllm-serve has statistics 
 async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, any_model: bool = False) -> Endpoint:
     """Return the endpoint with the model to measure: the scenario's, else the only one in the server's list.
 
-    HarnessError where the list names none or several. A class's own model must be on the list, since no request tries
+    Raise HarnessError if it names none or several. A class's own model must be on the list, since no request tries
     it before the load, unless `any_model`.
     """
     where, wanted, within_s = endpoint.address, scenario.target.model, min(LIST_S, scenario.target.request_timeout)
@@ -132,7 +132,7 @@ async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, w
 
 
 def _only(served: Sequence[str], answer: Page, where: Address) -> str:
-    """Return the only model that a server lists; HarnessError where it lists several, or none."""
+    """Return the only model that a server lists; raise HarnessError if it lists several, or none."""
     status, listed = answer.status, where.root + "/models"
     place = where.place + listed
     if len(served) == 1:
@@ -192,14 +192,14 @@ async def limits(client: Client, where: Address, entry: dict[str, Any], within_s
 
 class Pages(NamedTuple):
     published: Published
-    figures: Target | None  # where its figures are; None: it publishes none
+    figures: Target | None  # page of its figures; None: it publishes none
     notes: tuple[str, ...] = ()
 
 
 async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Endpoint:
-    """Return the endpoint with facts and metrics pages of its server and its pools; `named`: --metrics-url's value.
+    """Return the endpoint with facts and metrics pages of its server and its pools; `named` is --metrics-url's value.
 
-    HarnessError where a page that was named is not there, or a pool's has no figures that are known.
+    Raise HarnessError if a page that was named is not there, or a pool's has no figures that are known.
     """
     own = await _pages(api, endpoint, named, within_s)
     pools = [(name, await _of_pool(endpoint, name, page, within_s)) for name, page in endpoint.wire.pools]
@@ -219,7 +219,7 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
 async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
     """Return what a server's version and metrics pages tell, and where its metrics are: None if it publishes none.
 
-    Without `named` the page is looked for in another usual place too. HarnessError where a named page is not there.
+    Without `named` the page is looked for in another usual place too. Raise HarnessError if a named page is not there.
     """
     target, version_path = endpoint.wire.figures, endpoint.address.path("/version")
     assert target is not None
@@ -229,10 +229,10 @@ async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: f
         facts: dict[str, Any] = {}
         if version is not None:
             name, _, number = version.headers.get("server", "").partition("/")
-            if name == SIMULATED:
-                return Pages(Published(facts={"name": name, "version": number[:_LONGEST_FACT]}), target)
             data = version.json()
-            if isinstance(data, dict):
+            if name == SIMULATED:
+                facts = {"name": name, "version": number[:_LONGEST_FACT]}
+            elif isinstance(data, dict):
                 facts |= _some(version=_text(data.get("version")))
         if metrics is None or metrics.status != 200:
             if named is None:
@@ -245,15 +245,16 @@ async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: f
             other = await page(pages, path, within_s)
             if other is not None and other.status == 200 and (names := server.published(other.text)):
                 text, target = other.text, msgspec.structs.replace(target, path=path)
-    if engine := server.engine(text):
-        facts["name"] = engine
     notes = () if names or named is None else ("--metrics-url: none of its figures is known",)
-    found = Published(facts=facts, cache_config=server.cache_config(text))
-    return Pages(found, target if names else None, notes)
+    cache: dict[str, str] = {}
+    if "name" not in facts:  # the simulated endpoint has vLLM's names for its figures
+        facts |= _some(name=server.engine(text) or None)
+        cache = server.cache_config(text)
+    return Pages(Published(facts=facts, cache_config=cache), target if names else None, notes)
 
 
 async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: float) -> Pages:
-    """Return the pages of a pool's server behind the endpoint; HarnessError if it publishes no figure Knee knows."""
+    """Return the pages of a pool's server; raise HarnessError if it publishes no figure that Knee knows."""
     there = msgspec.structs.replace(endpoint, wire=msgspec.structs.replace(endpoint.wire, figures=target))
     async with client(target, connect_s=CONNECT_S) as http:
         found = await _pages(http, there, None, within_s)

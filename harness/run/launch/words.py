@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import sys
+import urllib.error
+import urllib.request
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable
 
@@ -22,11 +25,12 @@ from harness.workload.text import COMMON, single_token_words
 _FEWEST = 64  # words below which prompts would repeat themselves
 _MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried
 _TRUST = "--trust-remote-code"
+_HUB_S = 4.0  # within which the hub has to answer
 
 
 class _Found(msgspec.Struct, frozen=True, tag=True):
     words: tuple[str, ...]
-    tokenizer_json: str  # "" where it has none
+    tokenizer_json: str  # "" if it has none
 
 
 class _Failed(msgspec.Struct, frozen=True, tag=True):
@@ -35,13 +39,13 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
-    """Return the words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none).
+    """Return the words of one token each by the named tokenizer, and its tokenizer.json ("" if it has none).
 
     It is loaded in a process of its own. HarnessError if that fails, if it has code that is not trusted, or too few
     words.
     """
     command = interpreter.module("harness.run.launch.words", tokenizer, *([_TRUST] if trust_remote_code else []))
-    # In a process session of its own: Ctrl-C reaches the run alone, which ends it.
+    # It has a process session of its own: Ctrl-C reaches the run alone, which ends it.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
     )
@@ -74,8 +78,9 @@ def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # torch is missing on purpose
     from transformers import AutoTokenizer
 
+    here = os.path.isdir(tokenizer) or not _hub_answers()
     # False, not None: None would ask on the terminal.
-    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust_remote_code)
+    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust_remote_code, local_files_only=here)
     tokens_of: Callable[[str], int] = lambda text: len(loaded.encode(text, add_special_tokens=False))  # noqa: E731
     # Words that a small vocabulary splits are left out; its own short words come in.
     own = {token[1:] for token in loaded.get_vocab() if token[:1] in ("Ġ", "▁")}
@@ -83,6 +88,21 @@ def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
     candidates = sorted({*COMMON, *sorted(own, key=lambda w: (len(w), w))[:_MOST_OWN]})
     found = single_token_words(tokens_of, candidates)
     return _Found(found, loaded.backend_tokenizer.to_str() if loaded.is_fast else "")
+
+
+def _hub_answers() -> bool:
+    """Return whether the hub answers, or refuses, within a few seconds; its own client tries for a minute."""
+    from huggingface_hub import constants
+
+    try:
+        urllib.request.urlopen(constants.ENDPOINT, timeout=_HUB_S).close()
+    except urllib.error.HTTPError:
+        return True
+    except urllib.error.URLError as error:
+        return isinstance(error.reason, ssl.SSLError)  # its own client may trust other certificates
+    except OSError:
+        return False
+    return True
 
 
 def main(arguments: list[str]) -> None:

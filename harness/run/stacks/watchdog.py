@@ -21,7 +21,7 @@ from typing import TypedDict
 
 import psutil
 
-from harness.base import kernel
+from harness.base import interpreter, kernel
 
 KEPT = 64 << 10  # bytes of the server's log
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
@@ -53,7 +53,7 @@ class _Owner:
         )  # fmt: skip
         assert process.stdout is not None
         self.pid, self.output = process.pid, process.stdout.fileno()
-        self._process = process  # which closes the pipe once it is forgotten
+        self._process = process  # closes the pipe once it is forgotten
         os.set_blocking(self.output, False)
 
     def wait(self, others: list[int], within_s: float) -> list[int]:
@@ -65,7 +65,7 @@ class _Owner:
         return [each for each in ready if each in others]
 
     def read(self) -> None:
-        """What the server has printed."""
+        """Return what the server has printed."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.output, KEPT):
                 self.log += data
@@ -107,15 +107,6 @@ def _report(**message: object) -> None:
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
-def _command() -> bytes:
-    """Return the next line of the input; empty at its end."""
-    line = b""
-    with contextlib.suppress(OSError):
-        while not line.endswith(b"\n") and (byte := os.read(0, 1)):
-            line += byte
-    return line
-
-
 def main() -> None:
     """Run the server that the first line of stdin describes, until it ends, another line comes, or the input ends.
 
@@ -124,7 +115,10 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         # They are knee's, which then ends the pipe. Not SIG_IGN, which the server would inherit.
         signal.signal(number, lambda *_: None)
-    task: Task = json.loads(_command())
+    told = interpreter.told()
+    if not told:
+        return
+    task: Task = json.loads(told)
     kernel.prctl(_SUBREAPER, 1)
     if task["cpus"]:
         kernel.bind(task["cpus"])
@@ -142,7 +136,7 @@ def main() -> None:
         if woken in ready:
             os.read(woken, KEPT)
         if 0 in ready:
-            in_order = bool(_command())
+            in_order = bool(interpreter.told())
             break
     if owner.status is not None:
         _report(ended=owner.status)
