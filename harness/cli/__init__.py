@@ -1,7 +1,7 @@
-"""The command line: verbs only. Parses, connects the rooms, prints errors; decides nothing.
+"""The `knee` command: parses arguments, calls the rooms, and prints errors; it decides nothing.
 
-stdout is data, stderr is talk. A verb's module is imported when the verb is called, and the rooms inside the verbs, so
-that `knee --help` starts at once.
+Data goes to stdout, messages to stderr. A verb's module is imported when the verb is called, and the rooms inside the
+verbs, so that `knee --help` starts at once.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 import click
 
-from harness.base import __version__
+from harness.base import ExitStatus, __version__
 from harness.base.terminal import guard
 
 # Each verb's module, which has a command of the verb's name (`list_` for `list`, which Python has), and the first
 # sentence of that command's help.
 VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
-    "check": ("decide", "Hold results against thresholds: met, missed or unresolved."),
+    "check": ("decide", "Check results against thresholds: met, missed or unresolved."),
     "compare": ("decide", "Compare stacks, and rank them where the data show a difference."),
     "completion": ("completion", "Print the completion of commands for a shell."),
     "export": ("report", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
     "list": ("report", "List result folders, a line each."),
-    "plan": ("decide", "How many replicas a demand needs, and what they cost."),
+    "plan": ("decide", "Plan how many replicas a demand needs, and what they cost."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),
     "run": ("run", "Measure an endpoint and write a result folder."),
@@ -37,7 +37,7 @@ VERBS = {
 
 
 class _Verbs(click.Group):
-    """Prints an operator's mistake or a wrong usage as one line; what else is raised is a bug and shows itself."""
+    """Prints an operator's mistake or wrong usage as one line; other exceptions are bugs and keep their tracebacks."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; `knee help VERB` is `knee VERB --help`."""
@@ -49,13 +49,13 @@ class _Verbs(click.Group):
             return super().make_context(*arguments, **more)
         except click.UsageError as error:
             sys.exit(_misused(error))
-        except KeyboardInterrupt:  # which click would make a status of 1 of
-            sys.exit(130)
+        except KeyboardInterrupt:  # click would exit with status 1
+            sys.exit(ExitStatus.INTERRUPTED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb itself, where the group has only its name and its help."""
+        """Return the verb's own command in place of the group's, which has only its name and its help."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else verb(name), rest
 
@@ -72,12 +72,12 @@ class _Verbs(click.Group):
             return super().invoke(ctx)
         except HarnessError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-            ctx.exit(1)
+            ctx.exit(ExitStatus.MISTAKE)
         except click.UsageError as error:
             ctx.exit(_misused(error))
         except KeyboardInterrupt:  # before any load: once levels run, the run itself takes Ctrl-C
             print("interrupted", file=sys.stderr)
-            ctx.exit(130)
+            ctx.exit(ExitStatus.INTERRUPTED)
 
 
 def _misused(error: click.UsageError) -> int:
@@ -88,11 +88,11 @@ def _misused(error: click.UsageError) -> int:
         from harness.cli.grouped import one_line
 
         print(f"error: {' '.join(one_line(error).split())}", file=sys.stderr)
-    return error.exit_code
+    return ExitStatus.USAGE
 
 
 def verb(name: str) -> click.Command:
-    """Return the command of that name, out of its module."""
+    """Import a verb's module and return its command."""
     module = importlib.import_module(f"harness.cli.{VERBS[name][0]}")
     found: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
     return found
@@ -133,11 +133,11 @@ def main() -> None:
         from harness.cli import output
 
         print(redact(traceback.format_exc(), output.secrets), end="", file=sys.stderr)
-        sys.exit(70)
+        sys.exit(ExitStatus.BUG)
 
 
 def _open_closed() -> None:
-    """Open stdin, stdout and stderr where they are closed: the next file to be opened would be taken for them."""
+    """Open stdin, stdout and stderr if they are closed, so that no other file gets their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(number, True)
     os.close(number)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.base import units
+from harness.base import ExitStatus, units
 from harness.base.errors import HarnessError
 from harness.base.terminal import console
 from harness.cli import output
@@ -47,7 +47,7 @@ def check(
     thresholds: str | None,
     **shown: Any,
 ) -> None:
-    """Hold results against thresholds: met, missed or unresolved.
+    """Check results against thresholds: met, missed or unresolved.
 
     An interval decides. Several folders are repeats of one run, and so are the repeats in a folder.
 
@@ -59,7 +59,12 @@ def check(
     example = "plateau >= 0.98*baseline" if baseline else "plateau >= 1500"
     found = decided(_wanted(threshold, thresholds, example), folder, baseline)
     _publish_check(found, **shown)
-    sys.exit({Outcome.MET: 0, Outcome.MISSED: 99, Outcome.UNRESOLVED: 3}[Outcome(found.outcome)])
+    statuses = {
+        Outcome.MET: ExitStatus.DONE,
+        Outcome.MISSED: ExitStatus.MISSED,
+        Outcome.UNRESOLVED: ExitStatus.UNSETTLED,
+    }
+    sys.exit(statuses[Outcome(found.outcome)])
 
 
 def _wanted(texts: Sequence[str], file: str | None, example: str = "plateau >= 1500") -> list[tuple[Threshold, str]]:
@@ -107,8 +112,6 @@ def _publish_check(
 
 # ---- compare --------------------------------------------------------------------------------------------------------
 
-_REFUSED = 3  # exit status
-
 
 @click.command()
 @click.argument("stacks", nargs=-1, required=True, metavar="[NAME=]DIR|FILE…")
@@ -144,7 +147,7 @@ def compare(
     found = library.compare(*stacks, vary=vary or "", force=force, format=format)
     publish_comparison(found, **shown)
     if found.refused:
-        sys.exit(_REFUSED)
+        sys.exit(ExitStatus.UNSETTLED)
 
 
 def publish_comparison(found: Comparison, out: str | None, *, as_json: bool, no_plots: bool, quiet: bool) -> None:
@@ -194,26 +197,26 @@ _MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sig
         "--offline-tokens", metavar="N", help="A batch of so many output tokens, like 10e9 or 10B; with --deadline."
     ),
     option("--offline-documents", metavar="N", help="A batch of so many documents; with --deadline."),
-    option("--deadline", metavar="TIME", help="Of a batch, like 8h."),
+    option("--deadline", metavar="TIME", help="Time for the batch, like 8h."),
     option("--input-tokens", metavar="N", help="Mean prompt length where it is not the measured one."),
     option("--output-tokens", metavar="N", help="Mean answer length where it is not the measured one."),
 )
 @under(
     "Operating point",
-    option("--by", type=click.Choice(["slo", "cost", "knee"]), help="Default slo where there is one, else knee."),
+    option("--by", type=click.Choice(["slo", "cost", "knee"]), help="Default slo if there is one, else knee."),
     option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s, in place of the run's and its classes'."),
 )
 @under(
     "Reserve",
-    option("--utilization", metavar="SHARE", help="Of the operating point at the peak; default 70%."),
-    option("--headroom", metavar="SHARE", help="Above the peak, in place of --utilization: 43% is 1/0.7 - 1."),
+    option("--utilization", metavar="SHARE", help="Share of the operating point used at the peak; default 70%."),
+    option("--headroom", metavar="SHARE", help="Reserve above the peak, in place of --utilization: 43% is 1/0.7 - 1."),
     option("--spare", type=click.IntRange(0, 10_000), metavar="K", help="Replicas that may be down at the peak (N+K)."),
 )
 @under(
     "Money",
-    option("--price", metavar="USD", help="Per GPU and hour; default as recorded."),
+    option("--price", metavar="USD", help="Dollars per GPU and hour; default as recorded."),
     option("--gpus", metavar="N", help="GPUs of one replica; default as recorded."),
-    option("--cold-start", metavar="TIME", help="Of a replica; default as `knee stacks` measured it."),
+    option("--cold-start", metavar="TIME", help="Time a replica takes to start; default as `knee stacks` measured it."),
 )
 @under(
     "Output",
@@ -222,7 +225,7 @@ _MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sig
     option("--quiet", is_flag=True, help="No table."),
 )
 def plan(folder: str, out: str | None, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """How many replicas a demand needs, and what they cost.
+    """Plan how many replicas a demand needs, and what they cost.
 
     DIR is the result folder of a run on one replica, or on several that are alike. Each replica is planned at a load
     that was measured: never beyond the curve.

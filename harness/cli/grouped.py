@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-_TOO_MANY = "Got unexpected extra argument"  # by which click's error of that alone is known
-TAKEN = "harness.cli.taken"  # in a context's meta: the command line in Knee's words, where it was another tool's
+Spec = Callable[..., Callable[[Any], Any]]  # makes the option, once it has its heading
+_TOO_MANY = "Got unexpected extra argument"  # click's error of an unexpected argument begins so
+TAKEN = "harness.cli.taken"  # in a context's meta: the command line in Knee's words, if it was another tool's
 
 
 class Option(click.Option):
@@ -47,16 +49,9 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-class Spec(NamedTuple):
-    """An option that has no heading yet."""
-
-    names: tuple[str, ...]
-    settings: dict[str, Any]
-
-
 def option(*names: str, **settings: Any) -> Spec:
     """Return an option for `under`, from the arguments of `click.option`."""
-    return Spec(names, settings)
+    return partial(click.option, *names, cls=Option, **settings)
 
 
 def of_run(spec: OfRun) -> Spec:
@@ -73,15 +68,15 @@ def of_run(spec: OfRun) -> Spec:
         settings["type"] = spec.kind if spec.least is None else click.FloatRange(spec.least)
     if spec.kind is bool and spec.sets and not spec.read:
         settings["default"] = None  # the scenario's
-    return Spec((spec.names, *spec.also, *([spec.name] if spec.name else [])), settings)
+    return option(spec.names, *spec.also, *([spec.name] if spec.name else []), **settings)
 
 
 def under(heading: str, *specs: Spec) -> Callable[[F], F]:
     """Return a decorator that gives a command these options, in this order, under a heading of its help."""
 
     def decorate(command: F) -> F:
-        for names, settings in reversed(specs):
-            command = click.option(*names, cls=Option, heading=heading, **settings)(command)
+        for spec in reversed(specs):
+            command = spec(heading=heading)(command)
         return command
 
     return decorate

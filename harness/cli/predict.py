@@ -41,8 +41,8 @@ Examples:
     option("--output-tokens", metavar="N", help="Answer length in tokens; default 128."),
     option("--levels", metavar="1,2,4", help="Users in flight; default 1 to 256."),
     option("--simulate", is_flag=True, help="Also simulate the levels step by step, by the data sheet."),
-    option("--rate", metavar="R[,R…]", help="Of --simulate: requests per second, in place of levels."),
-    option("--arrivals", metavar="KIND", help="Of --rate, as `knee run` has them; default poisson."),
+    option("--rate", metavar="R[,R…]", help="Requests per second of --simulate, in place of levels."),
+    option("--arrivals", metavar="KIND", help="How requests of --rate arrive, as in `knee run`; default poisson."),
 )
 @under(
     "Answer",
@@ -51,10 +51,10 @@ Examples:
         metavar="NAME=TIME,…",
         help="Limits, like ttft_p99=2s,itl=50ms: of p99; _p50, _p75, tpot and itl alone of the mean.",
     ),
-    option("--price", type=float, metavar="USD", help="Per GPU and hour."),
+    option("--price", type=float, metavar="USD", help="Dollars per GPU and hour."),
     option("--rps", metavar="R", help="Requests per second at the peak: which card serves them, in how many replicas."),
     option("--spare", type=click.IntRange(0, 1000), metavar="K", help="Replicas of --rps that may be down; default 1."),
-    option("--utilization", metavar="SHARE", help="Of a replica's best load, at most, with --rps; default 70%."),
+    option("--utilization", metavar="SHARE", help="Most of a replica's best load to use, with --rps; default 70%."),
     option(
         "--rank",
         type=click.Choice(["cost", "speed", "latency", "power"]),
@@ -164,18 +164,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
     for flag in ("prefill_gpus", "decode_gpus"):
         if flags[flag] is None:
             raise HarnessError("two pools need both sizes", place=flag_of(flag), way_out="add it")
-    unused = (
-        "simulate",
-        "measured",
-        "calibration",
-        "rate",
-        "price",
-        "gpus",
-        "dp",
-        "ep",
-        "spare",
-        "utilization",
-    )
+    unused = ("simulate", "measured", "calibration", "rate", "price", "gpus", "dp", "ep", "spare", "utilization")
     alone = "of two pools there is only the closed form of one kind of card"
     _leave_out(flags, unused, alone)
     if flags["gpu"].lower() == "all" or ("," in flags["gpu"] and "=" not in flags["gpu"]):
@@ -196,6 +185,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
 
 
 def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
+    """Return the prediction, with --calibration also the calibrated one; print the notes where there is none."""
     import msgspec
 
     from harness.predict import question as questions
@@ -264,15 +254,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     if (price := flags["price"]) is not None:
         cards = [msgspec.structs.replace(card, usd_per_hour=(price, price)) for card in cards]
-    found = choice.choose(
-        made,
-        cards,
-        workload,
-        slo=first.slo,
-        rank=flags["rank"],
-        demand=demand,
-        **figures,
-    )
+    found = choice.choose(made, cards, workload, slo=first.slo, rank=flags["rank"], demand=demand, **figures)
     if flags["as_json"]:
         output.print_json(found)
     else:
@@ -283,10 +265,8 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         if sentence := chosen.pick(best, flags["rank"], workload.output_tokens, rate):
             card = next(each for each in cards if each.key == best[0].gpu)
             alone = flags["rank"] == "latency" and demand is None
-            lines += [
-                sentence,
-                *chosen.gains(None if alone else choice.gains(made, card, best[0], workload, **figures)),
-            ]
+            gained = None if alone else choice.gains(made, card, best[0], workload, **figures)
+            lines += [sentence, *chosen.gains(gained)]
         shown = found if keys else best
         whole = not console(stderr=False).is_terminal
         _show(Document(sections=[Section(lines=lines), *chosen.sections(shown, flags["rank"], whole=whole)]))

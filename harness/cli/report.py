@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.base import ExitStatus
 from harness.base.errors import HarnessError
 from harness.base.terminal import console
 from harness.cli import output
@@ -156,7 +157,7 @@ def print_levels(folder: Path, *, verbose: bool = False) -> None:
     from harness.report import document, level_table, run_report, terminal
     from harness.results.result import Result, run_manifest
 
-    run_manifest(folder)  # an error where it is no run's folder
+    run_manifest(folder)  # an error if it is no run's folder
     talk = console(stderr=False)
     for summary in summaries(folder, lambda: time.sleep(_EVERY_S)):
         terminal.show(document.Document(sections=[level_table.by_load(summary)]), talk)
@@ -260,4 +261,4 @@ def list_(folder: tuple[str, ...], as_json: bool, html: str | None, figure: str 
             terminal.show(report.table(found, name if figure else "", unit, whole=not talk.is_terminal), talk)
     for each in found.broken:
         print(f"error: {' '.join(each.error.split())}", file=sys.stderr)
-    sys.exit(1 if found.broken else 0)
+    sys.exit(ExitStatus.MISTAKE if found.broken else ExitStatus.DONE)

@@ -18,6 +18,7 @@ from harness.base.errors import HarnessError
 from harness.base.terminal import console
 from harness.cli import output
 from harness.cli.grouped import TAKEN, F, Grouped, Option, flag_of, of_run, under
+from harness.cli.theirs import is_address
 from harness.spec import options, ready
 from harness.spec.options import OPTIONS
 
@@ -113,7 +114,7 @@ def _compare(found: Swept, flags: dict[str, Any]) -> None:
 
 
 def consent_of(resolved: Scenario, flags: dict[str, Any], place: str, **more: Any) -> Agreed:
-    """Return what the operator agrees to; HarnessError if the scenario sends a variable or runs a command not named."""
+    """Return what the operator agrees to; raise HarnessError if the scenario sends or runs what was not named."""
     from harness.run.launch import consent
     from harness.spec import scenario as scenarios
 
@@ -190,7 +191,7 @@ def _watched(terminal: LiveView, flags: dict[str, Any], exits: contextlib.ExitSt
 
 @contextlib.contextmanager
 def copying(flags: dict[str, Any], *, many: bool = True) -> Iterator[Saved]:
-    """Yield what copies a run's folder, or that of many runs, to --copy-to; the last copy is made after the block."""
+    """Yield the copier of a folder, of one run or many, to --copy-to; it makes the last copy after the block."""
     if flags["copy_to"] is None:
         yield None
         return
@@ -275,7 +276,7 @@ def _print_scenario(resolved: Scenario) -> None:
     """Print the resolved scenario as TOML, without what may be secret."""
     from harness.spec import scenario as scenarios
 
-    with contextlib.suppress(HarnessError):  # a scenario may be printed where its variables are not set
+    with contextlib.suppress(HarnessError):  # a scenario may be printed even if its variables are not set
         output.secrets[:] = scenarios.secrets(resolved, os.environ)
     shown = scenarios.shown(resolved, output.secrets)
     if shown != resolved:
@@ -284,7 +285,7 @@ def _print_scenario(resolved: Scenario) -> None:
 
 
 def _shard(resolved: Scenario, flags: dict[str, Any]) -> Shard | None:
-    """Return this machine's share of the run; None where it is the only one."""
+    """Return this machine's share of the run; None if it is the only one."""
     if flags["shard"] is None:
         for name in ("start_at", "run_id"):
             if flags[name] is not None:
@@ -326,10 +327,10 @@ def typed_variables(flags: dict[str, Any]) -> set[str]:
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
     """Return the scenario among the arguments; addresses among them are --url's."""
     paths = list(arguments)
-    urls = [each for each in paths if _is_address(each) or ":" in each]
+    urls = [each for each in paths if is_address(each) or ":" in each]  # else host:port, or limits
     if urls and flags["url"]:
         raise click.UsageError(f"--url and an address without it: {', '.join(urls)}; write all of them as --url")
-    flags["url"] = flags["url"] or tuple(each if _is_address(each) else f"http://{each}" for each in urls)
+    flags["url"] = flags["url"] or tuple(each if is_address(each) else f"http://{each}" for each in urls)
     paths = [each for each in paths if each not in urls]
     if values := [each for each in paths if (each.isdigit() or set(each) & set("=±,")) and not Path(each).exists()]:
         way_out = "write several numbers with commas (--levels 1,2,4), and a value with blanks in quotes"
@@ -339,18 +340,13 @@ def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
     return paths[0] if paths else None
 
 
-def _is_address(text: str) -> bool:
-    """Return whether an argument is an address by its scheme; others with a colon are host:port, or limits."""
-    return "://" in text or text.startswith(("sim:", "unix:", "http:", "https:"))
-
-
 def _is_typed(param: click.Parameter) -> bool:
     """Return whether a parameter is on the command line by its own name."""
     return click.get_current_context().get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
 
 
 def must_stand_alone() -> None:
-    """Raise HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
+    """Raise HarnessError if another option contradicts --resume, which takes the scenario from the folder."""
     for parameter in click.get_current_context().command.params:
         option = parameter.of_run if isinstance(parameter, Option) else None
         allowed = parameter.name == "resume" or (option is not None and option.with_resume)
@@ -394,9 +390,13 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
         if flags["dataset"] is not None:
             tables["workload"]["dataset"]["sessions"] = True
     try:
-        return reading.laid_over(found, tables, place=place)
+        scenario = reading.laid_over(found, tables, place=place)
     except HarnessError as error:
         raise _by_flag(error, flags, params) from None
+    if flags["agents"] is not None and not scenario.has_tasks:
+        way_out = "give a --dataset or a scenario with sessions, or --levels for requests in flight"
+        raise HarnessError("this workload has no sessions", place="--agents", way_out=way_out)
+    return scenario
 
 
 def _by_flag(error: HarnessError, flags: dict[str, Any], params: Sequence[click.Parameter]) -> HarnessError:

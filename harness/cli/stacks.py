@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.base import ExitStatus
 from harness.base.errors import HarnessError
 from harness.cli import output
 from harness.cli.grouped import Grouped, of_run, option, under
@@ -117,7 +118,7 @@ def run(scenario: str | None, **flags: Any) -> None:
 
 
 def _must_be_agreed(commands: Sequence[tuple[str, Command]], versions: Mapping[str, Sequence[str]], place: str) -> None:
-    """Ask before commands of a file are run, with those that print a version; HarnessError where that is refused."""
+    """Ask before commands of a file are run, with those that print a version; raise HarnessError if that is refused."""
     from harness.run.launch import consent
     from harness.run.stacks.command import to_agree
 
@@ -193,7 +194,7 @@ def _specs(names: Sequence[str]) -> list[StackSpec]:
 
 
 def _resumed(folder: str) -> tuple[Scenario, list[Stack]]:
-    """Return what a folder was begun with; HarnessError where it is no comparison."""
+    """Return what a folder was begun with; raise HarnessError if it is no comparison."""
     from harness.data.manifest import MapManifest
     from harness.results import result
     from harness.run.resume import begun_with
@@ -265,11 +266,11 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
         tried = [(each.name, tuned.command_of(found, of, each.name)) for each in found.settings if not each.left_out]
         _must_be_agreed(tried, {each: stack.recipe.version for each, _ in tried}, stack.spec.recipe)
     with copying(flags) as saved:
-        status = _measured(found, of, flags, agreed, saved)
+        status = _measure(found, of, flags, agreed, saved)
     sys.exit(status)
 
 
-def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Agreed, saved: Saved) -> int:
+def _measure(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Agreed, saved: Saved) -> int:
     """Measure, write the files for people and print the result; return the exit status."""
     from harness.base import files
     from harness.base.terminal import console
@@ -286,7 +287,7 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Agreed
         folder, found = tuned.run(found, of, out, view, resumed=resumed, agreed=agreed)
     if not found.complete:
         print(f"to go on: knee tune --resume {shlex.quote(str(folder))}", file=sys.stderr)
-        return 130
+        return ExitStatus.INTERRUPTED
     ranks = tuning.ranks(found.settings, found.trials)
     at = "within the limits" if found.in_flight is None else f"at {found.in_flight} requests in flight"
     document = reports.report(
@@ -304,7 +305,7 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Agreed
     output.show(document, made, found, as_json=flags["as_json"], quiet=flags["quiet"])
     files.write(folder / "tune.html", page.render(document))
     files.write(folder / "tune.png", png.draw(document.sections[1].charts[0]))
-    return 3 if any(rank.state == "untried" for rank in ranks) else 0
+    return ExitStatus.UNSETTLED if any(rank.state == "untried" for rank in ranks) else ExitStatus.DONE
 
 
 def _tuned_of(path: str, flags: dict[str, Any]) -> tuple[Scenario, Stack]:

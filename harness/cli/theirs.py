@@ -17,9 +17,9 @@ from typing import Any
 
 from harness.base import units
 
-API_KEY = "KNEE_API_KEY"  # of a key that was typed
+API_KEY = "KNEE_API_KEY"  # environment variable of a key that was typed
 SEVERAL = ("--url", "--header", "--server-meta")  # options of Knee that may be repeated
-_NO_RATE = ("inf", "-1")  # as fast as they can be sent
+_NO_RATE = ("inf", "-1")  # rates that mean: as fast as they can be sent
 _NO_KEY = ("", "EMPTY", "none", "None", "dummy")
 _MEAN = {"input": "512", "output": "128"}  # Knee's own
 
@@ -34,7 +34,7 @@ class Parts:
     alone: list[str] = field(default_factory=list)  # arguments without an option
     own: list[tuple[str, list[str]]] = field(default_factory=list)  # options that are Knee's
     taken: dict[str, list[str]] = field(default_factory=dict)  # options that became Knee's
-    usual: dict[str, list[str]] = field(default_factory=dict)  # of these, what holds where the line says no other
+    usual: dict[str, list[str]] = field(default_factory=dict)  # values by option, unless the line says others
     of: dict[str, list[str]] = field(default_factory=dict)  # parts by their names in tools.toml
     body: dict[str, Any] = field(default_factory=dict)  # fields of every request
     left: dict[str, str] = field(default_factory=dict)  # what is left out, and why
@@ -49,7 +49,7 @@ class Parts:
         return any(name in self.taken or any(own == name for own, _ in self.own) for name in names)
 
     def one(self, part: str) -> str:
-        """Return the last value of a part; "" where the line has none."""
+        """Return the last value of a part; "" if the line has none."""
         return (self.of.get(part) or [""])[-1]
 
     def taken_out(self, name: str) -> list[str]:
@@ -84,7 +84,7 @@ def shown(arguments: Sequence[str]) -> str:
 
 def is_address(text: str) -> bool:
     """Return whether an argument is an address by its scheme."""
-    return "://" in text or text.startswith(("sim:", "unix:"))
+    return "://" in text or text.startswith(("sim:", "unix:", "http:", "https:"))
 
 
 def value(text: str) -> Any:
@@ -119,7 +119,7 @@ def complete(parts: Parts, *, certain: bool) -> None:
             "a key on the command line is seen by every user of this machine; --api-key-env VAR hides it"
         )
     if parts.body.get("ignore_eos") is True:
-        del parts.body["ignore_eos"]  # as Knee has it
+        del parts.body["ignore_eos"]  # Knee sets it by default
     if parts.body:
         for typed in parts.taken_out("--extra-body"):
             parts.body |= json.loads(typed)

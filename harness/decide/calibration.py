@@ -1,6 +1,6 @@
-"""What a prediction needs of a result folder: the model, its deployment, and what its valid levels reached.
+"""What a prediction needs from a result folder: the model, its deployment, and what its valid levels reached.
 
-A prediction is calibrated on that, compared with it, or replaced by it. Open loop and probes are left out.
+A prediction is calibrated on these, compared with them, or replaced by them. Open loops and probes are left out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def hardware(run: Result) -> Hardware:
 def deployed(
     run: Result, where: Hardware, measure: Callable[[Sequence[int] | None], Machine]
 ) -> tuple[Model, Deployment]:
-    """Return the model and deployment that a run measured, with data-sheet figures; HarnessError where not recorded.
+    """Return the model and deployment that a run measured, with data-sheet figures; raise HarnessError if not recorded.
 
     `where` is the manifest's hardware, completed by options. `measure` measures cores of this machine, if such cores
     served and the manifest has no figures of them.
@@ -99,13 +99,13 @@ def with_measured(prediction: Prediction, question: Question, folders: Sequence[
     for folder in folders:
         run = Result.open(folder)
         summary = summarise(run)
-        _same(run, workload(run, summary), question, prediction.model)
-        _same_hardware(run, prediction)
+        _must_match_question(run, workload(run, summary), question, prediction.model)
+        _must_match_hardware(run, prediction)
         measured += closed_loop(summary)
     return gap.with_ratios(prediction, measured)
 
 
-def _same(run: Result, lengths: MeanLengths, question: Question, name: str) -> None:
+def _must_match_question(run: Result, lengths: MeanLengths, question: Question, name: str) -> None:
     """Raise HarnessError if a run was measured with other lengths or with another model than the question's."""
     pairs = ((lengths.input_tokens, question.input_tokens), (lengths.output_tokens, question.output_tokens))
     if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
@@ -117,7 +117,7 @@ def _same(run: Result, lengths: MeanLengths, question: Question, name: str) -> N
         raise HarnessError(f"it was measured with {short(measured)}", place=str(run.path), way_out="leave it out")
 
 
-def _same_hardware(run: Result, prediction: Prediction) -> None:
+def _must_match_hardware(run: Result, prediction: Prediction) -> None:
     """Raise HarnessError if a run records another card or number of GPUs than was predicted."""
     key, gpus = run.manifest.gpu, run.manifest.gpus
     if key and key.lower() != prediction.gpu.lower():

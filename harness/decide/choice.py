@@ -20,8 +20,8 @@ from harness.decide.plan.question import MONTH_H, UTILIZATION, with_spares
 from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import Deployment, deployment, divisors
 from harness.predict.model import Model
-from harness.predict.roofline import predict
-from harness.predict.steady import caps, slo_figure, steady_state
+from harness.predict.roofline import over_replicas, predict
+from harness.predict.steady import caps, slo_figure
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths, usd_per_million
 
@@ -35,7 +35,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be served, and what is kept in reserve, as `knee plan` counts it."""
 
     requests_per_s: float
-    utilization: float = UTILIZATION  # of a replica's best load, at most
+    utilization: float = UTILIZATION  # highest share of a replica's best load
     spare: int = 1  # replicas that may be down
 
 
@@ -43,10 +43,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """The replicas of one choice that serve a demand, and how each serves its share of it."""
 
     replicas: int
-    utilization: float  # of all of them, by the slow end
+    utilization: float  # share of their best load that is used, at the slow end
     usd_per_month: float | None = None
-    watts: float | None = None  # as rated
-    concurrency: int  # of one replica, as are the times
+    watts: float | None = None  # rated watts
+    concurrency: int  # requests in flight at one replica; the times are one replica's too
     itl_s: float | None
     ttft_s: float | None
 
@@ -63,10 +63,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s_slow: float | None = None  # the same at the slow end
     itl_s: float | None = None
     ttft_s: float | None = None
-    usd_per_hour: float | None = None  # of all its GPUs
-    usd_per_million: float | None = None  # output tokens, or input where there are none
+    usd_per_hour: float | None = None  # dollars for all its GPUs
+    usd_per_million: float | None = None  # output tokens, or input if there are none
     usd_per_million_slow: float | None = None  # the same at the slow end
-    watts: float | None = None  # of all its GPUs, as rated
+    watts: float | None = None  # rated watts of all its GPUs
     kwh_per_million: float | None = None  # tokens as above, at the slow end
     binding_cap: str | None = None
     constants: Constants = "guess"  # how well those of the card are known
@@ -164,7 +164,7 @@ def ranked_by(choice: Choice, rank: str, G: float) -> float | None:
 def gains(model: Model, card: Gpu, choice: Choice, workload: MeanLengths, **figures: Any) -> tuple[float, float] | None:
     """Return the choice's tokens/s offline (a full batch) and with prompts alone (embeddings), over those at its load.
 
-    None where nothing is decoded.
+    None if nothing is decoded.
     """
     tokens = choice.output_tokens_per_s
     if not tokens or not tokens.mid:
@@ -199,6 +199,7 @@ def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
 
 
 def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
+    """Return a card at a TP, loaded as high as its caps allow; where a demand is given, also the fleet for it."""
     model, workload, slo = asked.model, asked.workload, asked.slo
     price = sum(card.usd_per_hour) / 2 if card.usd_per_hour else None
     where = deployment(card, tp=tp, **asked.figures)
@@ -237,14 +238,12 @@ def _fleet(asked: _Asked, where: Deployment, choice: Choice, demand: Demand, cap
     """Return the replicas that a demand needs, their use and cost, and the latencies at each one's share of it."""
     rate, most = demand.requests_per_s, choice.requests_per_s_slow or math.nan
     n = max(1, with_spares(rate / most, demand.utilization, demand.spare))
-    step, dp = step_cost(asked.model, where), where.dp
+    cost = step_cost(asked.model, where)
 
     def reached(C: int) -> float:
-        busy = min(dp, C)
-        return busy * steady_state(step, asked.workload, max(1.0, C / dp), cap).requests_per_s
+        return over_replicas(cost, cap, asked.workload, C, where.dp).requests_per_s
 
-    users = range(1, choice.concurrency or 1)
-    C = 1 + bisect.bisect_left(users, rate / n, key=reached)
+    C = 1 + bisect.bisect_left(range(1, choice.concurrency or 1), rate / n, key=reached)
     level = predict(asked.model, where, asked.workload, [C]).levels[0]
     price = choice.usd_per_hour
     return Fleet(

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from harness.analysis.summarise import exit_status, summarise
+from harness.base import ExitStatus
 from harness.base.errors import HarnessError
 from harness.data.manifest import MapManifest
 from harness.decide.check import decision, figures
@@ -35,7 +36,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     per_s: str  # unit of its throughput
     simulated: bool
-    state: str  # of the knee
+    state: str  # how well the knee is known
     knee: Quantity
     plateau: Quantity
     figure: Quantity | None = None  # the one that is plotted
@@ -43,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def time(self) -> datetime.datetime | None:
-        """When it was begun; None where its manifest does not say."""
+        """Return when it was begun; None if its manifest does not say."""
         return moment(self.created)
 
 
@@ -79,7 +80,7 @@ def folders(place: str) -> list[Path]:
     """Return the result folders in a place, down to six folders deep, in the order of their names.
 
     None is looked for inside another, so a place that is one is the only one. Links below the place are not followed.
-    HarnessError where there is none, where one cannot be read, or where there are too many folders.
+    Raise HarnessError if there is none, if one cannot be read, or if there are too many folders.
     """
     top = Path(place)
     if not top.is_dir():
@@ -93,7 +94,7 @@ def folders(place: str) -> list[Path]:
 def _within(top: Path) -> Iterator[Path]:
     """Yield the result folders in a folder, sorted, none inside another and none too deep.
 
-    HarnessError where a folder cannot be read, and for too many of them.
+    Raise HarnessError if a folder cannot be read, and for too many of them.
     """
 
     def refuse(error: OSError) -> None:
@@ -121,7 +122,7 @@ def entry(folder: Path, plotted: Subject | None = None) -> Entry:
     if plotted is not None:
         missing = Quantity(None, None, "no level is finished")
         of_figure = decision.quantity(plotted, CheckedRun(run=measured[0], summary=summary)) if measured else missing
-    invalid = exit_status(summary) != 0
+    invalid = exit_status(summary) != ExitStatus.DONE
     return Entry(
         place=str(folder),
         created=manifest.created,
@@ -138,7 +139,7 @@ def entry(folder: Path, plotted: Subject | None = None) -> Entry:
 
 
 def moment(text: str | None) -> datetime.datetime | None:
-    """Return a time as a manifest has it, in UTC; None where it is none.
+    """Return a time as a manifest has it, in UTC; None if it is none.
 
     >>> moment("2026-11-23T13:21:38+00:00"), moment("lately")
     (datetime.datetime(2026, 11, 23, 13, 21, 38, tzinfo=datetime.timezone.utc), None)

@@ -52,8 +52,8 @@ from harness.report.levels import (
 )
 from harness.spec.work import Unit
 
-_NEAR_RATE = 0.05  # of a rate, by which the requests that came may differ before the answer says it
-_FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
+_NEAR_RATE = 0.05  # share of a rate: if the requests that came differ by more, the answer says it
+_FLAT = 1.05  # a hinge up to 1.05 times the lowest level lies at that level or below it
 
 
 def state(curve: Curve | None) -> str:
@@ -70,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The lines of an answer; each place shows those that it has room for."""
 
     first: Fact  # the knee, or what a run without one is for
-    limits: Sequence[Fact] = ()  # of an SLO, and which of them is missed first
+    limits: Sequence[Fact] = ()  # limits of an SLO, and which of them is missed first
     rest: Sequence[Fact] = ()  # the plateau and latencies, or other figures
 
     @property
@@ -85,6 +85,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def answer(summary: Summary) -> Answer:
+    """Return a run's answer: the knee, the limits, and what else was found at it; at rates for an open loop."""
     own = of_ramp(summary.levels)
     valid = [level for level in own if _valid(level)]
     if summary.open_loop:
@@ -108,7 +109,7 @@ def answer(summary: Summary) -> Answer:
 def _seats(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
     """Return the line on how many requests the server serves at once (seats), and how many sessions wait for tools.
 
-    [] where the load counts requests, or no seats are known.
+    [] if the load counts requests, or no seats are known.
     """
     seats, level = summary.knees.seats, highest_up_to(levels, summary.knee_concurrency)
     if not summary.of_sessions or seats is None or seats.value is None:
@@ -157,18 +158,21 @@ def of_curve(
     label: str = "Knee",
     unit: str = "requests in flight",
 ) -> Fact:
-    """Return the answer's line on the curve's knee, or why there is none; `loads`: of the valid levels, in `unit`.
+    """Return the answer's line on the curve's knee, or why there is none; `loads` are the valid levels', in `unit`.
 
     "not measurable" without a curve, "above" where throughput still rises at the last level, "about" while provisional,
     "at most" where the knee lies at the lowest level.
     """
-    now = state(curve)
+    now, n = state(curve), len(set(loads))
     if curve is None or now == NONE:
-        return Fact(label, f"not measurable: {reasons(curve) or _too_few(len(set(loads)))}")
+        few = f"{count(n, 'levels')} measured, too few for a curve" if n else "no valid level"
+        return Fact(label, f"not measurable: {reasons(curve) or few}")
     if now == BEYOND:
         last = curve.at_least_concurrency if curve.at_least_concurrency is not None else max(loads, default=None)
         where = "the last level" if last is None else count(last, unit)
-        return Fact(label, f"above {where}: throughput still rises there", _expected(curve))
+        expected = "" if curve.expected_concurrency is None else number(curve.expected_concurrency)
+        known = f"the {curve.expected_by} puts it near {expected}" if expected else ""
+        return Fact(label, f"above {where}: throughput still rises there", known)
     hinge = hinge_of(curve, knees) or Value(None)
     about = "about " if now == PROVISIONAL else ""
     lowest = min(loads, default=None)
@@ -190,7 +194,7 @@ def hinge_of(curve: Curve | None, knees: Knees) -> Value | None:
 
 
 def plateau_of(curve: Curve | None) -> Value | None:
-    """Return the plateau, found or provisional; None where there is none to show."""
+    """Return the plateau, found or provisional; None if there is none to show."""
     if curve is None or state(curve) not in (FOUND, PROVISIONAL) or curve.plateau_tokens_per_s.value is None:
         return None
     return curve.plateau_tokens_per_s
@@ -247,7 +251,7 @@ def beyond_limits(knee: SloKnee, unit: str) -> str:
 
 
 def _limit(judged: Attainment) -> str:
-    """Return a limit, with its class where it is one's own."""
+    """Return a limit in words, with its class if it is a class's own."""
     return f"{plain(judged.limit)} of {plain(judged.class_)}" if judged.class_ else plain(judged.limit)
 
 
@@ -287,9 +291,9 @@ def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact
 
 
 def _came(level: LevelSummary) -> str:
-    """Return as words how many requests per second came in a level's window, where these differ from its rate.
+    """Return as words how many requests per second came in a level's window, if these differ from its rate.
 
-    "" where they are within 5 % of the rate.
+    "" if they are within 5 % of the rate.
     """
     rate, came = level.rate, level.offered_requests_per_s
     if rate is None or came is None or abs(came - rate) <= _NEAR_RATE * rate:
@@ -317,26 +321,13 @@ def _not_rising(curve: Curve, lowest: float) -> str:
     return f"throughput does not rise with load: {number(lowest)} in flight, the lowest level, saturate the server"
 
 
-def _expected(curve: Curve) -> str:
-    """Return where the knee is expected beyond the levels."""
-    if curve.expected_concurrency is None:
-        return ""
-    return f"the {curve.expected_by} puts it near {number(curve.expected_concurrency)}"
-
-
 def reasons(curve: Curve | None) -> str:
     """Return why the answer is not found."""
     return "; ".join(map(plain, curve.reasons if curve else ()))
 
 
-def _too_few(levels: int) -> str:
-    if not levels:
-        return "no valid level"
-    return f"{levels} level{'' if levels == 1 else 's'} measured, too few for a curve"
-
-
 def price(summary: Summary) -> str:
-    """Return what a million of the run's unit costs; "" where no price is known."""
+    """Return what a million of the run's unit costs; "" if no price is known."""
     unit = unit_of(summary)
     usd = getattr(summary.cost, f"usd_per_million_{unit.replace(' ', '_')}", None)
     return f"${number(usd)} per million {unit}" if usd else ""

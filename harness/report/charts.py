@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from statistics import fmean
 from types import MappingProxyType
 
@@ -23,7 +23,7 @@ from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.prediction import PredictedLevel
 from harness.data.summary import BEYOND, PROVISIONAL, Summary, is_decided
-from harness.data.views import Spread, Value
+from harness.data.views import Value
 from harness.report import chart
 from harness.report.answer import answer, plateau_of, state, unit_of
 from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks
@@ -32,7 +32,7 @@ from harness.report.format import flat, half_width, interval, load_of, ms, numbe
 from harness.report.remarks import worst
 from harness.spec.work import Unit
 
-_ASSUMED = 1.25  # of the highest level: as far up the axis reaches for an error that is only assumed
+_ASSUMED = 1.25  # times the highest level: as far up the axis reaches for an error that is only assumed
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e": "End-to-end latency"}
 
 
@@ -90,7 +90,7 @@ def curve(summary: Summary, manifest: Manifest) -> Chart:
 
 
 def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxyType({})) -> Chart:
-    """Return p50, p90 and p99 of one of LATENCIES against load, in milliseconds, with the limits of an SLO on it.
+    """Return p50, p90 and p99 of one of LATENCIES against load, in milliseconds, with the limits of an SLO on these.
 
     ITL percentiles do not exist where chunks contain several tokens: its mean and the percentiles of TPOT replace them.
     """
@@ -101,7 +101,7 @@ def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxy
     series = []
     for source, quantile in wanted:
         label = quantile if source == name else f"{source.upper()} {quantile}"
-        found = [(x, level, getattr(_spread(level, source), quantile)) for x, level in levels]
+        found = [(x, level, getattr(getattr(level, f"{source}_s"), quantile)) for x, level in levels]
         points = [
             Datum(x, seconds * 1e3, hover=(f"{load_of(level)}: {label} {ms(seconds)} ms",))
             for x, level, seconds in found
@@ -118,7 +118,7 @@ def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxy
         x=load_axis(summary, octaves=0.8),
         y=Scale(label="ms", log=10 if log else 0),
         series=series,
-        guides=[*knee, *_limits(name, slo, series)],
+        guides=[*knee, *_limits({source for source, quantile in wanted if quantile != "mean"}, slo, series)],
     )
 
 
@@ -144,10 +144,10 @@ def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> li
     return [line, msgspec.structs.replace(series, line="")]
 
 
-def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> list[Guide]:
-    """Return horizontal lines for the SLO's limits on a latency, but for any far above all measured points."""
+def _limits(figures: Set[str], slo: Mapping[str, float], series: Sequence[Series]) -> list[Guide]:
+    """Return horizontal lines for the SLO's limits on these figures, but for any far above all measured points."""
     highest = max((point.y for each in series for point in each.points), default=0.0)
-    limits = [(limit, seconds * 1e3) for limit, seconds in slo.items() if LIMITS.get(limit, ("",))[0] == name]
+    limits = [(limit, seconds * 1e3) for limit, seconds in slo.items() if LIMITS.get(limit, ("",))[0] in figures]
     return [
         Guide(at=at, axis="y", tone="limit", line="dashed", label=f"{limit} = {duration(at / 1e3)}")
         for limit, at in limits
@@ -165,10 +165,6 @@ def _within(series: Series, top: float) -> Series:
         for point in series.points
     ]  # fmt: skip
     return msgspec.structs.replace(series, points=points)
-
-
-def _spread(level: LevelSummary, name: str) -> Spread:
-    return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
 
 
 def load_axis(summary: Summary, octaves: float = 0.34) -> Scale:
@@ -230,7 +226,7 @@ def _predictions(summary: Summary) -> list[Series]:
         return [Series(name="predicted", tone="predicted", points=points, line="dashed")] if points else []
     out, unit = [], unit_of(summary)
     per_s = "tok/s" if unit.decodes else unit.per_s
-    if band := _between(prediction.levels):
+    if band := _predicted_band(prediction.levels):
         hovering = [
             Datum(n, mid, low, high, hover=(f"predicted at {number(n)}: {number(round(mid, 1))} {per_s}",))
             for n, low, mid, high in band
@@ -239,14 +235,14 @@ def _predictions(summary: Summary) -> list[Series]:
         end = f"predicted {number(round(mid, 1))}\n{number(round(low, 1))}–{number(round(high, 1))}"
         name = "predicted, low–mid–high"
         out.append(Series(name=name, tone="predicted", points=hovering, line="dashed", end=end))
-    own = _between(prediction.calibrated.levels) if prediction.calibrated else []
+    own = _predicted_band(prediction.calibrated.levels) if prediction.calibrated else []
     if own:
         points = [Datum(n, mid) for n, _, mid, _ in own]
         out.append(Series(name="predicted, calibrated", tone="calibrated", points=points, line="dotted"))
     return out
 
 
-def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, float, float]]:
+def _predicted_band(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, float, float]]:
     """Return the predicted band as (in flight, low, mid, high), with points between the levels.
 
     N/X is straight in N on both sides of a cap (docs/method.md, The steady state), so that is what is
@@ -345,7 +341,7 @@ def _by_limits(knee: Value, unit: str = "") -> Guide:
 
 
 def _own_knee(summary: Summary) -> list[Guide]:
-    """Return the server's own knee with its interval, dashed where it is provisional; [] where there is none.
+    """Return the server's own knee with its interval, dashed if it is provisional; [] if there is none.
 
     Where throughput still rises it is a label at the right end. An open loop has no such knee.
     """

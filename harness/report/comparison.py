@@ -18,7 +18,7 @@ from harness.report import chart
 from harness.report.answer import of_curve
 from harness.report.chart import PARTS, Chart, Datum, Guide, Scale, Series, ticks
 from harness.report.document import SIMULATED, Column, Document, Fact, Section, shown
-from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
+from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain, ratio
 from harness.spec.work import Unit
 
 PICTURE, PARETO = "comparison.png", "pareto.png"
@@ -30,7 +30,7 @@ _DIFFER = ("faster", "turns_over")  # outcomes of a pair
 _AGAIN = "look for what disturbs the machine"
 _FAR = 1.2  # between the ratios at two loads, from which on both are named
 _SIDES = ("below", "above")
-_TOLD = ("realised lengths", "measured by", "prompts from cache", "errors", "lost loads")  # that a ranking is read with
+_TOLD = ("realised lengths", "measured by", "prompts from cache", "errors", "lost loads")  # facts beside a ranking
 
 
 def report(found: Comparison, *, brief: bool = False) -> Document:
@@ -67,7 +67,7 @@ def report(found: Comparison, *, brief: bool = False) -> Document:
 
 
 def _fairness(found: Comparison, *, brief: bool) -> Section:
-    """Return the table of facts that should be alike in all stacks, with their state; `brief`: only unequal ones."""
+    """Return the table of facts that should be alike in all stacks, with their state; `brief`: of unequal ones."""
     table = [row for row in found.fairness if row.state != EQUAL or not brief]
     equal = len(found.fairness) - len(table)
     note = f"{equal} more fact{'s are' if equal > 1 else ' is'} equal; --out DIR writes all of them" if equal else ""
@@ -119,7 +119,7 @@ def _side_by_side(found: Comparison) -> list[Column]:
         "knee by the curve": _hinge,
         "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, _per_s(stack)),
         "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, _per_s(stack)),
-        "plateau over the predicted one": lambda stack: _share(stack.of_predicted),
+        "plateau over the predicted one": lambda stack: ratio(stack.of_predicted),
         "first answer": lambda stack: f"{number(stack.first_answer_s)} s" if stack.first_answer_s else MISSING,
         "start to ready": lambda stack: f"{number(stack.start_to_ready_s)} s" if stack.start_to_ready_s else MISSING,
     }
@@ -142,7 +142,7 @@ def _per_s(stack: Stack) -> str:
 
 
 def _unit(found: Comparison) -> Unit | None:
-    """Return what all stacks count; None where they count other things."""
+    """Return what all stacks count; None if they count other things."""
     units = {stack.counts for stack in found.stacks}
     return units.pop() if len(units) == 1 else None
 
@@ -153,10 +153,6 @@ def _value(value: Value, unit: str) -> str:
     low, high = value.ci95 or (None, None)
     words = UNCERTAIN if low and high and high > spread.UNCERTAIN * low else interval(value.ci95)
     return f"{number(value.value)} {unit}" + (f" ({words})" if words else "")
-
-
-def _share(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2f}"
 
 
 def _at_throughput(found: Comparison) -> list[Column]:
@@ -231,14 +227,13 @@ def curves(found: Comparison) -> Chart:
         points = [_spot(spot, _per_s(stack)) for spot in stack.spots]
         tops += [point.high or point.y for point in points]
         loads += [point.x for point in points]
-        line = _line(stack)
-        if line:
+        if line := [Datum(each.in_flight, each.per_s) for each in stack.curve.line]:
             series.append(Series(tone=tone, points=line, line="solid"))
         if points:
             series.append(Series(name=plain(stack.label), tone=tone, points=points, marker="dot"))
     low, high = min(loads, default=1.0), max(loads, default=1.0)
     levels = sorted({max(1, round(x)) for x in loads}) or [1]
-    turned = [pair.turnover for pair in found.pairs if pair.turnover is not None]
+    crossovers = [pair.turnover for pair in found.pairs if pair.turnover is not None]
     guides = [
         Guide(
             at=each.at.value or 0.0,
@@ -247,7 +242,7 @@ def curves(found: Comparison) -> Chart:
             ci95=each.at.ci95,
             label=f"turns over at {number(each.at.value)}",
         )
-        for each in turned
+        for each in crossovers
     ]
     return Chart(
         name="curves",
@@ -273,10 +268,6 @@ def _spot(spot: Spot, per_s: str) -> Datum:
     half = Z95 * spot.error * y
     hover = (f"{number(x)} in flight: {number(y)} {per_s}",)
     return Datum(x, y, max(0.0, y - half), y + half, hover=hover)
-
-
-def _line(stack: Stack) -> list[Datum]:
-    return [Datum(each.in_flight, each.per_s) for each in stack.curve.line]
 
 
 def frontier(found: Comparison) -> Chart:
@@ -361,10 +352,12 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
     figures = f"{b} has {apart.value:.3f} × the throughput of {a}"
     ends = interval_of(apart, pair.alpha)
     over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
+    usual = f"no stack has repeats: runs are taken to differ by {percent(pair.run_spread)}, as is usual"
     counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
-    basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", _usual(pair))
+    basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", "" if apart.known else usual)
     if pair.interpolated:
         basis = joined("no load in common: between their levels by straight lines", basis)
+    least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
     match pair.outcome:
         case "faster":
             return Fact(_ANSWER, f"{plain(pair.faster)} is faster: {figures} ({ends})", joined(_range(pair), basis))
@@ -374,25 +367,16 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
             value = joined(_leads(pair.turnover), crossing)
             return Fact(_ANSWER, value, joined(f"over all loads {figures} ({ends})", basis))
         case "no_difference":
-            least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
             return Fact(_ANSWER, f"no difference shown: {figures} ({ends})", joined(least, basis))
         case "too_uncertain":
             return Fact(_ANSWER, f"too uncertain to say: {figures}", joined(_settles(pair), basis))
         case _:
-            least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
             return Fact(_ANSWER, f"not ranked: {figures} ({ends})", joined(least, _settles(pair), basis))
 
 
 def interval_of(ratio: Ratio, alpha: float = ALPHA) -> str:
     """Return the interval of a ratio, or that it says nothing."""
     return UNCERTAIN if ratio.uncertain else f"{(1 - alpha) * 100:.3g} % interval {_ends_of(ratio)}"
-
-
-def _usual(pair: Pair) -> str:
-    """Return that no repeats say how runs differ."""
-    if pair.b_over_a is None or pair.b_over_a.known:
-        return ""
-    return f"no stack has repeats: runs are taken to differ by {percent(pair.run_spread)}, as is usual"
 
 
 def _settles(pair: Pair) -> str:
@@ -403,7 +387,7 @@ def _settles(pair: Pair) -> str:
 
 
 def _range(pair: Pair) -> str:
-    """Return in words the smallest and the largest ratio over the loads; "" where they are near each other."""
+    """Return in words the smallest and the largest ratio over the loads; "" if they are near each other."""
     levels = sorted(pair.levels, key=lambda level: level.b_over_a.value)
     if len(levels) < 2 or levels[-1].b_over_a.value < _FAR * levels[0].b_over_a.value:
         return ""
@@ -411,11 +395,11 @@ def _range(pair: Pair) -> str:
     return f"from {low} to {high}"
 
 
-def _leads(turned: Crossover) -> str:
+def _leads(crossover: Crossover) -> str:
     """Return in words by what ratio which stack is faster below and above the load at which the order changes."""
-    if len(turned.leads) < len(_SIDES):
-        return f"{plain(turned.below)} is faster at low load, {plain(turned.above)} at high load"
-    low, high = turned.leads
+    if len(crossover.leads) < len(_SIDES):
+        return f"{plain(crossover.below)} is faster at low load, {plain(crossover.above)} at high load"
+    low, high = crossover.leads
     last, first = f"{low.loads[-1]:g}", f"{high.loads[0]:g}"
     below = last if len(low.loads) == 1 else f"{low.loads[0]:g} to {last}"
     above = first if len(high.loads) == 1 else f"{first} to {high.loads[-1]:g}"

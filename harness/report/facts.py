@@ -11,6 +11,8 @@ from msgspec import UNSET
 from harness.analysis import slo
 from harness.analysis.answer import headline, of_ramp, own_knee
 from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.observed import quota_limited
+from harness.analysis.rules.requests import fails_to_its_end, stalled
 from harness.base.units import span
 from harness.data.judgement import AGREES, Cause, Outcome
 from harness.data.machines import Amount
@@ -19,18 +21,8 @@ from harness.data.prediction import Calibrated, Gap, PredictedLevel
 from harness.data.summary import BEYOND, PROVISIONAL, Curve, Knees, Summary
 from harness.data.views import Value
 from harness.decide.levels import weighted
+from harness.report import answer
 from harness.report import document as doc
-from harness.report.answer import (
-    by_curve,
-    hinge_of,
-    of_curve,
-    of_knee,
-    price,
-    reasons,
-    slo_knee,
-    state,
-    unit_of,
-)
 from harness.report.document import Fact
 from harness.report.format import binding, confidence, flat, joined, listed, load, load_of, number, percent, plain
 from harness.report.levels import binding_phase, distinct, highest_up_to
@@ -38,7 +30,7 @@ from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
 
 BY_CONSTRUCTION = "results agree with the prediction by construction"
-_DIFFERS = 0.02  # of the tokens requested: the mean that was sent is shown too if it differs by more
+_DIFFERS = 0.02  # share of the tokens requested: the mean that was sent is shown too if it differs by more
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
 
@@ -47,24 +39,45 @@ def details(summary: Summary) -> list[Fact]:
     """Return the answer's details: an interruption, doubts about the knee, phases, prediction, cost, GPU and client."""
     own = of_ramp(summary.levels)
     loads = [each.concurrency for each in own if each.concurrency is not None and usable(each, Purpose.ANSWER)]
-    curve = [] if summary.open_loop else unsettled(summary.curve, loads, summary.load_unit)
-    if not (summary.open_loop or by_curve(summary)):
-        curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
+    curve = [] if summary.open_loop else unsettled(summary.curve, loads, summary.load_unit, _to_do_first(summary))
+    if not (summary.open_loop or answer.by_curve(summary)):
+        curve = [answer.of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
     found = [*_phases(summary), *_prediction(summary), *_cost(summary), *_gpu(summary), *_client(summary)]
     return [*_interrupted(summary), *curve, *found]
 
 
-def unsettled(curve: Curve | None, loads: Sequence[float], unit: str = "requests in flight") -> list[Fact]:
-    """Return why the knee is provisional, and what would settle it: levels to measure, and how long that takes."""
-    why = reasons(curve) if state(curve) == PROVISIONAL else ""
-    return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads, unit.removeprefix("requests "))]
+def unsettled(
+    curve: Curve | None, loads: Sequence[float], unit: str = "requests in flight", first: str = ""
+) -> list[Fact]:
+    """Return why the knee is provisional, and what would settle it: levels to measure, and how long that takes.
+
+    `first` is what has to be done to the server before that.
+    """
+    why = answer.reasons(curve) if answer.state(curve) == PROVISIONAL else ""
+    settle = _settle(curve, loads, unit.removeprefix("requests "), first)
+    return [*([Fact("Why provisional", why)] if why else []), *settle]
+
+
+def _to_do_first(summary: Summary) -> str:
+    """Return what has to be done to the server before more levels say anything; "" if nothing has."""
+    last = summary.levels[-1] if summary.levels else None
+    if last is not None and stalled.voids(last):
+        return f"see the server's log and start it again: nobody answered any more at {load_of(last)}"
+    if last is not None and fails_to_its_end.voids(last):
+        return f"see the server's log: no request succeeded any more at {load_of(last)}"
+    taken = min((level.taken_at_once for level in summary.levels if level.taken_at_once), default=None)
+    if taken:
+        return f"raise the server's limit: it refuses more than {taken} at once"
+    limited = [level for level in summary.levels if any(map(quota_limited.made, level.verdicts))]
+    refused = {level.concurrency or 0 for level in limited}
+    return f"get a higher quota: it refuses requests at {load(False, *sorted(refused))}" if refused else ""
 
 
 def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
-    """Return a line on why the knee is provisional and what would settle it; [] where it is found or there is none."""
+    """Return a line on why the knee is provisional and what would settle it; [] if it is found or there is none."""
     label = "Provisional"
     if summary.open_loop or summary.limited:
-        knee = slo_knee(summary)[0]
+        knee = answer.slo_knee(summary)[0]
         undecided = summary.limited and knee.met is not None and not knee.decided
         return [
             Fact(label, f"more requests may move the knee; longer levels settle it{_how_long(summary)}")
@@ -72,12 +85,14 @@ def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
     own, loads = own_knee(summary), [each.concurrency for each in of_ramp(summary.levels) if each.concurrency]
     if own.state not in (PROVISIONAL, BEYOND) or len(set(loads)) < 2:
         return []
-    settle = "".join(f"to settle it, {each.value}" for each in _settle(summary.curve, loads, "in flight"))
-    if quick:
+    settle = "".join(
+        f"to settle it, {each.value}" for each in _settle(summary.curve, loads, "in flight", _to_do_first(summary))
+    )
+    if quick and not (settle and summary.curve and summary.curve.settle and not summary.curve.settle.levels):
         settle = f"{settle}, as a run without --quick does" if settle else "a run without --quick settles it"
     if own.state == BEYOND:
         return [Fact("To settle it", settle.removeprefix("to settle it, "))] if settle else []
-    why = "its interval is wide" if own.kind == "seats" else reasons(summary.curve)
+    why = "its interval is wide" if own.kind == "seats" else answer.reasons(summary.curve)
     return [Fact(label, joined(f"more levels may move the knee ({why})", settle))]
 
 
@@ -86,7 +101,7 @@ def _how_long(summary: Summary) -> str:
 
     It is for the share that met each limit there, and for how its samples clump.
     """
-    at = highest_up_to([each for each in summary.levels if each.slo], slo_knee(summary)[0].met)
+    at = highest_up_to([each for each in summary.levels if each.slo], answer.slo_knee(summary)[0].met)
     open_ = [each for each in at.slo if each.outcome == Outcome.UNRESOLVED] if at else []
     more = [(slo.enough(each) or math.inf) / each.n for each in open_ if each.n]
     if at is None or not more or not math.isfinite(max(more)):
@@ -94,11 +109,13 @@ def _how_long(summary: Summary) -> str:
     return f": --level-seconds {math.ceil(at.window_s * max(more))}"
 
 
-def _settle(curve: Curve | None, loads: Sequence[float], unit: str) -> list[Fact]:
+def _settle(curve: Curve | None, loads: Sequence[float], unit: str, first: str) -> list[Fact]:
     """Return a line on which levels to measure, or repeat, until the knee is found, and how long that takes."""
     settle = curve.settle if curve else None
-    if settle is None or not settle.levels:
+    if settle is None or not (settle.levels or first):
         return []
+    if not settle.levels:
+        return [Fact("To settle it", first)]
     wanted = list(dict.fromkeys(settle.levels))
     again = [number(level) for level in wanted if level in loads]
     new = [number(level) for level in wanted if level not in loads]
@@ -106,7 +123,7 @@ def _settle(curve: Curve | None, loads: Sequence[float], unit: str) -> list[Fact
     if again:
         does = f"repeat {listed(again)}" + (f" and {does}" if does else f" {unit}")
     time = f", about {span(settle.seconds)}" if settle.seconds is not None else ""
-    return [Fact("To settle it", f"{does}{time}")]
+    return [Fact("To settle it", f"{first}; then {does}{time}" if first else f"{does}{time}")]
 
 
 def _interrupted(summary: Summary) -> list[Fact]:
@@ -126,6 +143,7 @@ def _phases(summary: Summary) -> list[Fact]:
 
 
 def _prediction(summary: Summary) -> list[Fact]:
+    """Return the rows on the prediction: plateau and band, measured over predicted, causes of the gap, calibration."""
     prediction = summary.prediction
     if summary.agents:
         best = max(summary.agents.levels, key=lambda each: each.output_tokens_per_s)
@@ -140,7 +158,7 @@ def _prediction(summary: Summary) -> list[Fact]:
         f"knee at {number(prediction.hinge_concurrency)}" if prediction.hinge_concurrency is not None else "no knee",
         binding(prediction),
     )
-    out = [Fact("Prediction", f"plateau {number(band.mid)} {unit_of(summary).per_s}", detail)]
+    out = [Fact("Prediction", f"plateau {number(band.mid)} {answer.unit_of(summary).per_s}", detail)]
     curve, one = summary.curve, prediction.single_stream_tokens_per_s.mid
     if agreement := _agreement(curve, band.mid, prediction.levels):
         single = curve.single_stream_tokens_per_s.value if curve else None
@@ -186,7 +204,7 @@ def _calibrated(curve: Curve | None, own: Calibrated | None) -> list[Fact]:
 
 
 def _cost(summary: Summary) -> list[Fact]:
-    cost, each = summary.cost, price(summary)
+    cost, each = summary.cost, answer.price(summary)
     if cost is None or not each:
         return []
     per_hour, at = cost.usd_per_gpu_hour, cost.at_concurrency
@@ -248,8 +266,8 @@ def fit(
     `loads` are the concurrencies that it was made of; `about` says what they lack.
     """
     own = headline(knees, curve)
-    corner = [of_curve(curve, knees, loads, label="Hinge")] if own.kind == "seats" else []
-    found = [of_knee(own, curve, knees, loads), *corner, *unsettled(curve, loads)]
+    corner = [answer.of_curve(curve, knees, loads, label="Hinge")] if own.kind == "seats" else []
+    found = [answer.of_knee(own, curve, knees, loads), *corner, *unsettled(curve, loads)]
     found = [Fact(fact.label.lower(), fact.value, fact.detail) for fact in found]
     found += knee_facts(curve, knees, unit)
     found += [
@@ -263,13 +281,13 @@ def knee_facts(
     curve: Curve, knees: Knees, unit: Unit = Unit.OUTPUT_TOKENS, load_unit: str = "requests in flight"
 ) -> list[Fact]:
     """Return every knee and figure of the curve by its own name, with interval and meaning; the numbers differ."""
-    provisional = state(curve) == PROVISIONAL
+    provisional = answer.state(curve) == PROVISIONAL
     load = load_unit.removeprefix("requests ")
     one = "request in flight" if load != load_unit else load_unit.removesuffix("s")
     per_s = "tok/s" if unit.decodes else unit.per_s
     named: list[tuple[str, Value | None, str, str]] = [
         ("seats", knees.seats, "requests in flight", "served at once; more wait"),
-        ("hinge", knees.hinge or hinge_of(curve, knees), load, "where the rising branch meets the plateau"),
+        ("hinge", knees.hinge or answer.hinge_of(curve, knees), load, "where the rising branch meets the plateau"),
         ("plateau95", knees.plateau95, load, "lowest load with 95 % of the plateau"),
         ("half_point", knees.half_point, load, "half of the plateau"),
         ("slo", knees.slo, load, "highest load that meets the limits, up to the lowest that misses them"),
@@ -312,7 +330,7 @@ def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
 
 
 def tool_times(scenario: Scenario) -> str:
-    """Return by how much the times of tools and users are scaled; "" where they are not."""
+    """Return by how much the times of tools and users are scaled; "" if they are not."""
     scale = scenario.workload.tool_time_scale
     return "" if scale in (UNSET, 1) else f"tools' times × {scale:g}"
 

@@ -66,8 +66,17 @@ def percent(fraction: float | None) -> str:
     return MISSING if fraction is None else f"{number(fraction * 100)} %"
 
 
+def ratio(value: float | None, digits: int = 2) -> str:
+    """Return a ratio to so many digits behind the point.
+
+    >>> ratio(0.987), ratio(1.0042, 3), ratio(None)
+    ('0.99', '1.004', '–')
+    """
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
 def interval(ends: tuple[float | None, float | None] | None) -> str:
-    """Return an interval in words, also one with an unbounded end; "" where there is no interval.
+    """Return an interval in words, also one with an unbounded end; "" if there is no interval.
 
     >>> interval((15.4, 17.1)), interval((14.1, None)), interval((None, 9.0)), interval(None)
     ('15.4–17.1', '14.1 or more', '9 or less', '')
@@ -129,7 +138,7 @@ def loads(open_loop: bool, at: Sequence[int | float], of: str = "") -> str:
 
 def load_of(level: LevelSummary) -> str:
     """Return one level by its load."""
-    return load(level.rate is not None, level.concurrency if level.rate is None else level.rate)  # type: ignore[arg-type]
+    return load(level.rate is not None, level.load or 0)
 
 
 def label(level: LevelSummary) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.base import ExitStatus
 from harness.data.views import Value
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
 from harness.report.document import Column, Document, FileLink, Section, Shaded
@@ -34,11 +35,15 @@ _SETTINGS = (REPEAT, SEQS, SERVER, BALANCE)  # axes that are no tokens
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A figure of a cell in words, with its interval; without a value the words say why."""
+    """A figure of a cell with its interval, in words too; without a value the words say why."""
 
     value: float | None
     words: str
-    interval: str = ""
+    ci95: tuple[float | None, float | None] | None = None
+
+    @property
+    def interval(self) -> str:
+        return interval(self.ci95)
 
 
 def knee(cell: MeasuredCell | None) -> Figure:
@@ -47,7 +52,7 @@ def knee(cell: MeasuredCell | None) -> Figure:
 
 
 def plateau(cell: MeasuredCell | None) -> Figure:
-    """Return the plateau in output tokens/s, where it was reached; "≈" before a provisional one."""
+    """Return the plateau in output tokens/s, if it was reached; "≈" before a provisional one."""
     provisional = _provisional(cell)
     reached = cell is not None and (cell.plateau_reached or provisional)
     return _figure(cell, cell.plateau_tokens_per_s if cell and reached else None, whole=True, provisional=provisional)
@@ -63,9 +68,9 @@ def _figure(cell: MeasuredCell | None, found: Value | None, *, provisional: bool
         return Figure(None, "failed" if cell is not None and cell.error else "not measured")
     if found is None or found.value is None:
         return Figure(None, "not reached")
-    mark = " ✗" if cell.status == 3 else ""
+    mark = " ✗" if cell.status == ExitStatus.UNSETTLED else ""
     words = number(round(found.value) if whole else found.value)
-    return Figure(found.value, f"{'≈' * provisional}{words}{mark}", interval(found.ci95))
+    return Figure(found.value, f"{'≈' * provisional}{words}{mark}", found.ci95)
 
 
 _FIGURES = (("Knee, requests in flight", knee), ("Plateau", plateau))
@@ -123,7 +128,7 @@ def _figure_columns(head: str, found: Sequence[Figure]) -> list[Column]:
 
 
 def _link(cell: MeasuredCell) -> str | FileLink:
-    """Return a link to the cell's report, or only its name where it has none or the name is no folder of a sweep."""
+    """Return a link to the cell's report, or only its name if it has none or the name is no folder of a sweep."""
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
         return name
@@ -177,28 +182,22 @@ def _charts(map_: Map, axis: Axis) -> list[Chart]:
     hinges = [(at, each.hinge_concurrency) for at, each in made if each.hinge_concurrency is not None]
     plateaus = [(at, each.plateau_tokens_per_s.mid) for at, each in made]
     found = [
-        _chart("knee", "knee, requests in flight", axis, [knee(cell) for cell in cells],
-               [cell.knee if cell else None for cell in cells], hinges),
-        _chart("plateau", f"plateau, {map_.per_s}", axis, [plateau(cell) for cell in cells],
-               [cell.plateau_tokens_per_s if cell else None for cell in cells], plateaus),
-    ]  # fmt: skip
+        _chart("knee", "knee, requests in flight", axis, [knee(cell) for cell in cells], hinges),
+        _chart("plateau", f"plateau, {map_.per_s}", axis, [plateau(cell) for cell in cells], plateaus),
+    ]
     return [each for each in found if each.series]
 
 
 def _chart(
-    name: str,
-    label: str,
-    axis: Axis,
-    figures: Sequence[Figure],
-    values: Sequence[Value | None],
-    predicted: Sequence[tuple[float, float]],
+    name: str, label: str, axis: Axis, figures: Sequence[Figure], predicted: Sequence[tuple[float, float]]
 ) -> Chart:
+    """Return the chart of a figure over an axis: measured with intervals, or in words if missing, and predicted."""
     points, words = [], []
-    for at, (figure, value) in enumerate(zip(figures, values, strict=True)):
-        if figure.value is None or value is None:
+    for at, figure in enumerate(figures):
+        if figure.value is None:
             words.append(Guide(at=at, tone="cap", label=figure.words, low=True))
             continue
-        low, high = (figure.value if end is None else end for end in value.ci95 or (None, None))
+        low, high = (figure.value if end is None else end for end in figure.ci95 or (None, None))
         points.append(Datum(at, figure.value, min(low, figure.value), max(high, figure.value), label=figure.words))
     line = [Datum(at, each) for at, each in predicted]
     top = max([0.0, *(point.high or 0.0 for point in points), *(point.y for point in line)])

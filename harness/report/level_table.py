@@ -7,17 +7,16 @@ the least needed on (`Column.spare`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.data.figures import Group, Of
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelPhases, LevelSummary
-from harness.data.prediction import PredictedLevel
 from harness.data.summary import Summary
 from harness.data.views import Estimate, Spread
 from harness.report.answer import unit_of
 from harness.report.document import Column, Section, shown
-from harness.report.format import MISSING, half_width, label, ms, number, percent
+from harness.report.format import MISSING, half_width, label, ms, number, percent, ratio
 from harness.report.levels import above_zero, declared_columns, mean_of, of_loads
 from harness.report.remarks import SIGNS, legend, worst
 from harness.spec.work import Unit
@@ -42,19 +41,17 @@ def by_load(summary: Summary, title: str = "") -> Section:
     repeats = [Column("", times, spare=12)] if any(times) else []
     about = [_VALID if any(" of " in each for each in times) else _MEANS] if repeats else []
     load, *figures = columns(summary, rows)
-    return _section(title, summary, rows, [load, *repeats, *figures], about)
+    return _section(title, rows, [load, *repeats, *figures], about)
 
 
 def by_measurement(summary: Summary, title: str) -> Section:
     """Return a row for each measurement in its order; empty where no level has repeats."""
     if len(of_loads(summary.levels)) == len(summary.levels):
         return Section()
-    return _section(title, summary, summary.levels, columns(summary, summary.levels), [])
+    return _section(title, summary.levels, columns(summary, summary.levels), [])
 
 
-def _section(
-    title: str, summary: Summary, rows: Sequence[LevelSummary], found: Sequence[Column], about: Sequence[str]
-) -> Section:
+def _section(title: str, rows: Sequence[LevelSummary], found: Sequence[Column], about: Sequence[str]) -> Section:
     """Return the section of a table of levels, with a note on its signs and short headings, invalid rows marked."""
     if not rows:
         return Section()
@@ -71,10 +68,9 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
     unit, open_loop, of_sessions = unit_of(summary), summary.open_loop, summary.of_sessions
     kind = unit.removesuffix("tokens").strip()
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
-    prompts = [number(x.input_tokens_asked) for x in levels]
     return [
         Column("target\nreq/s" if open_loop else summary.load_unit if of_sessions else "C", [label(x) for x in levels]),
-        *([Column("prompt\ntokens", prompts)] if set(prompts) != {MISSING} else []),
+        *shown([Column("prompt\ntokens", [number(x.input_tokens_asked) for x in levels])]),
         Column(
             "requests\nin flight" if of_sessions else "in\nflight",
             [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels],
@@ -87,8 +83,7 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
         *(_decoding(levels) if unit.decodes else _whole(levels, unit)),
         *_declared(levels, Group.LATENCY, Group.DELAY, Group.GOAL),
         *([Column("lag ms\np99", [ms(x.lag_s.p99) for x in levels])] if open_loop else []),
-        *([Column("J per\ntoken", joules, spare=5)] if set(joules) != {MISSING} else []),
-        *([Column("SLO", [_outcome(x) for x in levels])] if any(x.slo for x in levels) else []),
+        *shown([Column("J per\ntoken", joules, spare=5), Column("SLO", [_outcome(x) for x in levels])]),
         *_declared(levels, Group.COUNT),
         Column("", [SIGNS[gravity] if (gravity := worst(x)) else "" for x in levels]),
     ]
@@ -106,38 +101,25 @@ def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]
     """Return columns of predicted throughput and measured ÷ predicted, and both for the calibrated prediction."""
     prediction = None if summary.open_loop else summary.prediction
     own = prediction.calibrated if prediction else None
-    predicted = {level.concurrency: level for level in prediction.levels} if prediction else {}
-    calibrated = {level.concurrency: level for level in own.levels} if own else {}
-
-    def tokens(by: Mapping[int, PredictedLevel]) -> list[str]:
-        guesses = [by.get(level.concurrency or 0) for level in levels]
-        return [number(round(x.throughput.mid, 1)) if x else MISSING for x in guesses]
-
-    def ratio(by: Mapping[int, PredictedLevel]) -> list[str]:
-        guesses = [by.get(level.concurrency or 0) for level in levels]
-        ratios = [guess.measured_over_predicted if guess else None for guess in guesses]
-        return [MISSING if value is None else f"{value:.2f}" for value in ratios]
-
-    return [
-        *([Column("predicted\ntok/s", tokens(predicted), spare=2)] if predicted else []),
-        *([Column("meas./\npred.", ratio(predicted))] if predicted else []),
-        *([Column("calibr.\ntok/s", tokens(calibrated), spare=2)] if calibrated else []),
-        *([Column("meas./\ncalibr.", ratio(calibrated))] if calibrated else []),
-    ]
+    out = []
+    for head, over, of in (("predicted", "pred.", prediction), ("calibr.", "calibr.", own)):
+        if of and of.levels:
+            predicted = {level.concurrency: level for level in of.levels}
+            guesses = [predicted.get(level.concurrency or 0) for level in levels]
+            tokens = [number(round(x.throughput.mid, 1)) if x else MISSING for x in guesses]
+            ratios = [ratio(x.measured_over_predicted if x else None) for x in guesses]
+            out += [Column(f"{head}\ntok/s", tokens, spare=2), Column(f"meas./\n{over}", ratios)]
+    return out
 
 
 def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of TTFT, ITL, E2E and phases; means of TTFT and E2E only where a level has no median."""
-    first, *ttft = _columns(levels, "TTFT ms", _ttft, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
-    mean, *itl = _columns(levels, "ITL ms", lambda x: x.itl_s, {"mean": 0, "p50": 1, "p90": 1, "p95": 1, "p99": 4})
-    e2e = _columns(levels, "E2E ms", _e2e, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
-    means = [
-        []
-        if all(times(x).p50 is not None for x in levels)
-        else [Column(f"{name}\nmean (n)", [_mean(times(x)) for x in levels], spare=spare)]
-        for name, times, spare in (("TTFT ms", _ttft, 9), ("E2E ms", _e2e, 1))
-    ]
-    return [*means[0], first, *shown(ttft), mean, *shown(itl), *means[1], *shown(e2e), *_phases(levels)]
+    ttfts, e2es = [x.ttft_s for x in levels], [x.e2e_s for x in levels]
+    first, *ttft = _columns("TTFT ms", ttfts, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
+    mean, *itl = _columns("ITL ms", [x.itl_s for x in levels], {"mean": 0, "p50": 1, "p90": 1, "p95": 1, "p99": 4})
+    e2e = _columns("E2E ms", e2es, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
+    before_first, before_e2e = _means("TTFT ms", ttfts, 9), _means("E2E ms", e2es, 1)
+    return [*before_first, first, *shown(ttft), mean, *shown(itl), *before_e2e, *shown(e2e), *_phases(levels)]
 
 
 def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
@@ -150,38 +132,30 @@ def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
 
 
 def _known(rate: Estimate) -> float | None:
-    """Return a rate; None where its interval is wider than itself, as that of a phase that takes hardly any time."""
+    """Return a rate; None if its interval is wider than itself, as that of a phase that takes hardly any time."""
     low, high = rate.ci95 or (0.0, 0.0)
     return above_zero(rate) if high - low <= (rate.mean or 0.0) else None
-
-
-def _ttft(level: LevelSummary) -> Spread:
-    return level.ttft_s
-
-
-def _e2e(level: LevelSummary) -> Spread:
-    return level.e2e_s
 
 
 def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:
     """Return the columns of levels that decode nothing (embeddings): documents/s and the response's latency."""
     documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
-    first, *later = _columns(levels, "latency ms", _e2e, {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
+    first, *later = _columns("latency ms", [x.e2e_s for x in levels], {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
     of_documents = [Column("docs/s", documents, spare=8)] if unit is not Unit.DOCUMENTS else []
     return [*of_documents, first, *shown(later)]
 
 
-def _columns(
-    levels: Sequence[LevelSummary], name: str, times: Callable[[LevelSummary], Spread], spare: Mapping[str, int]
-) -> list[Column]:
+def _columns(name: str, times: Sequence[Spread], spare: Mapping[str, int]) -> list[Column]:
     """Return a column for each statistic of a time, with how readily a narrow terminal leaves it out."""
-    return [Column(f"{name}\n{q}", [ms(getattr(times(x), q)) for x in levels], spare=n) for q, n in spare.items()]
+    return [Column(f"{name}\n{q}", [ms(getattr(x, q)) for x in times], spare=n) for q, n in spare.items()]
 
 
-def _mean(times: Spread) -> str:
-    """Return a mean; one without a median has the number of its samples."""
-    few = times.p50 is None and times.mean is not None
-    return f"{ms(times.mean)} ({times.n:,})" if few else ms(times.mean)
+def _means(name: str, times: Sequence[Spread], spare: int) -> list[Column]:
+    """Return the column of means, the number of samples beside each that has no median; [] if all have one."""
+    if all(x.p50 is not None for x in times):
+        return []
+    cells = [f"{ms(x.mean)} ({x.n:,})" if x.p50 is None and x.mean is not None else ms(x.mean) for x in times]
+    return [Column(f"{name}\nmean (n)", cells, spare=spare)]
 
 
 def _half(level: LevelSummary) -> str:

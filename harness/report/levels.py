@@ -27,7 +27,7 @@ from harness.report.document import Fact
 from harness.report.format import MISSING, NO_INTERVAL, confidence, interval, joined, load_of, ms, number, percent, time
 from harness.spec.work import Unit
 
-_HALF = 0.5  # of the time, from which on a phase is the one to look at
+_HALF = 0.5  # share of the time, from which on a phase is the one to look at
 SOURCES = {
     "records": "the gaps between tokens",
     "levels": "the steps of other levels",
@@ -43,7 +43,7 @@ def highest_up_to(levels: Sequence[LevelSummary], knee: float | None) -> LevelSu
 
 
 def most_served(levels: Sequence[LevelSummary], curve: Curve | None) -> LevelSummary | None:
-    """Return the level at which most is served, by the curve where there is one; None without a level."""
+    """Return the level at which most is served, by the curve if there is one; None without a level."""
     return max(levels, key=lambda level: answer.throughput(curve, [level]).value or 0.0, default=None)
 
 
@@ -127,7 +127,7 @@ def binding_phase(level: LevelSummary) -> list[Fact]:
 
 
 def above_zero(figure: Estimate) -> float | None:
-    """Return a phase's share or rate; None where it is 0, or its 95 % interval does not leave out 0.
+    """Return a phase's share or rate; None if it is 0, or its 95 % interval does not leave out 0.
 
     >>> above_zero(Estimate(0.2, (0.1, 0.3))), above_zero(Estimate(0.01, (0.0, 0.3)))
     (0.2, None)
@@ -207,7 +207,7 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
 
 
 def _phases(repeats: Sequence[LevelPhases]) -> LevelPhases | None:
-    """Return the mean of how repeats of a level divide the server's time; of those that know it, where any does."""
+    """Return the mean of how repeats of a level divide the server's time; of those that know it, if any does."""
     known = [each for each in repeats if each.prefill_share.mean is not None] or repeats
     if len(known) < 2:
         return known[0] if known else None
@@ -259,7 +259,7 @@ def declared_columns(of: Of, kind: type[Figures], *groups: Group) -> Iterator[tu
     With groups, only for figures of these.
     """
     for figure in declared(kind).values():
-        for column in figure.about.columns:
+        for column in figure.columns:
             if of in column.of and figure.about.group in (groups or Group):
                 yield column, partial(_cell, figure, column)
 

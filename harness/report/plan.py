@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.base import ExitStatus
 from harness.base.units import span
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.plan import Plan
@@ -14,6 +15,7 @@ _MARK = "planned"
 
 
 def report(plan: Plan) -> Document:
+    """Return the plan as a document: answer, sizes, cost, traffic, thresholds, notes; if no load fits, the levels."""
     sections = [Section(facts=answer(plan), answer=True)]
     if plan.operating_point.at is None:
         sections.append(Section("Measured", columns=_loads(plan.capacity)))
@@ -34,9 +36,11 @@ def answer(plan: Plan) -> list[Fact]:
     at = plan.operating_point.at
     limits = listed([plain(each) for each in plan.capacity.slo])
     if at is None:
-        why = {99: f"no measured load meets {limits}", 3: f"too few requests to decide {limits}"}[plan.exit_status]
-        way_out = {99: "measure a lower load, or ask for a looser SLO", 3: "measure longer: --level-seconds"}
-        return [Fact("Replicas", why, way_out[plan.exit_status])]
+        if plan.exit_status == ExitStatus.MISSED:
+            why, way_out = f"no measured load meets {limits}", "measure a lower load, or ask for a looser SLO"
+        else:
+            why, way_out = f"too few requests to decide {limits}", "measure longer: --level-seconds"
+        return [Fact("Replicas", why, way_out)]
     return [_replicas(plan), Fact("Each at", _running(plan.capacity, at), _why(plan, limits)), *_cost(plan)]
 
 
@@ -57,7 +61,7 @@ def _replicas(plan: Plan) -> Fact:
 
 
 def _spread(ends: tuple[int, int]) -> str:
-    """Return the interval of a count; "" where both ends are alike."""
+    """Return the interval of a count; "" if both ends are alike."""
     return f" (95 % interval {ends[0]}–{ends[1]})" if ends[0] != ends[1] else ""
 
 
@@ -93,7 +97,7 @@ def _cost(plan: Plan) -> list[Fact]:
     following = " that follows the traffic" if found.usd_per_month != found.usd_per_month_at_peak else ""
     month = f"${_usd(found.usd_per_month)} a month{following}"
     thousand = f"${number(1000 * found.usd_per_request)} per 1,000 requests"
-    per = f"${number(found.usd_per_million)} per 1M {plan.capacity.unit}, {thousand}"
+    per = f"${number(found.usd_per_million)} per 1M {plan.capacity.unit} as planned, {thousand}"
     return [Fact("Cost", f"${number(found.usd_per_hour)} an hour at the peak, {month}", per)]
 
 
@@ -134,7 +138,11 @@ def _money(plan: Plan) -> Section:
         return Section()
     point = found.usd_per_million_at_point
     facts = [
-        Fact(f"$ per 1M {plan.capacity.unit}", number(point.value), f"at the operating point, {confidence(point.ci95)}")
+        Fact(
+            f"$ per 1M {plan.capacity.unit}",
+            number(point.value),
+            f"with every replica always at its operating point, {confidence(point.ci95)}",
+        )
     ]
     if plan.capacity.unit == Unit.OUTPUT_TOKENS and found.usd_per_million_blended is not None:
         blended = number(found.usd_per_million_blended)
@@ -145,6 +153,7 @@ def _money(plan: Plan) -> Section:
 
 
 def _traffic(plan: Plan) -> Section:
+    """Return the section on a day's traffic: rates, replicas, and replica-hours; empty without a day."""
     day = plan.day
     if day is None:
         return Section()

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.base import units
-from harness.data.prediction import Band, Calibrated, Prediction, SteppedLevel
+from harness.data.prediction import Band, Calibrated, PredictedLevel, Prediction, SteppedLevel
 from harness.data.views import Spread
 from harness.predict.claims import TITLE as CLAIMS
 from harness.report.document import Column, Document, Section, shown
-from harness.report.format import MISSING, binding, limit_name, ms, number, percent, plain
+from harness.report.format import MISSING, binding, limit_name, ms, number, percent, plain, ratio
 
 if TYPE_CHECKING:
     from harness.predict.calibration import Calibration
-    from harness.predict.disaggregated import Disaggregated, Share
+    from harness.predict.disaggregated import Disaggregated, DisaggregatedLevel, Share
     from harness.predict.question import PredictionResult
     from harness.predict.steady import ThroughputLimit
 
@@ -57,12 +57,9 @@ def _head(prediction: Prediction) -> list[str]:
     """Return the prediction's first lines: plateau, single stream, what binds, memory, and what was assumed."""
     has, bound = prediction.assumptions, binding(prediction)
     lines = [", ".join(subject(prediction))]
-    if prediction.output_tokens:
-        plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
-        lines.append(f"plateau {_band(plateau)} output tok/s; single stream {_band(single)}; {bound}")
-    else:
-        plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
-        lines.append(f"plateau {_band(plateau)} input tok/s; one request alone {_band(single)}; {bound}")
+    counted, alone = ("output", "single stream") if prediction.output_tokens else ("input", "one request alone")
+    plateau, single = _band(prediction.plateau_tokens_per_s), _band(prediction.single_stream_tokens_per_s)
+    lines.append(f"plateau {plateau} {counted} tok/s; {alone} {single}; {bound}")
     token, request = has.kv_bytes_per_token or 0.0, has.kv_bytes_per_request or 0.0
     context = prediction.input_tokens + prediction.output_tokens / 2
     kv = f"{number(token)} B of KV a token, " if token else ""
@@ -124,8 +121,6 @@ def level_columns(prediction: Prediction) -> list[Column]:
     levels, decodes = prediction.levels, prediction.output_tokens > 0
     tokens = [level.throughput if decodes or level.input_tokens_per_s else None for level in levels]
     rates = [level.requests_per_s for level in levels]
-    ratios = [level.measured_over_predicted for level in levels]
-    slo = {True: "met", False: "missed", None: MISSING}
     return shown([
         Column("C", [f"{level.concurrency:,}" for level in levels]),
         *_ends("tok/s" if decodes else "in tok/s", tokens),
@@ -133,8 +128,8 @@ def level_columns(prediction: Prediction) -> list[Column]:
         Column("TTFT ms" if decodes else "latency ms", [ms(level.ttft_s) for level in levels]),
         *([Column("req/s", _mids(rates))] if decodes else _ends("req/s", rates)),
         Column("$/1M" if decodes else "$/1M in", _mids([level.usd_per_million for level in levels])),
-        Column("SLO", [slo[level.meets_slo] for level in levels], words=True),
-        Column("meas./pred.", [_ratio(each) for each in ratios]),
+        _slo(levels),
+        Column("meas./pred.", [ratio(level.measured_over_predicted) for level in levels]),
         Column("mostly", [limit_name(level.bound_by) if level.bound_by else MISSING for level in levels], words=True),
     ])  # fmt: skip
 
@@ -151,8 +146,9 @@ def _mids(bands: Sequence[Band | None]) -> list[str]:
     return [number(band.mid if band else None) for band in bands]
 
 
-def _ratio(value: float | None, digits: int = 2) -> str:
-    return MISSING if value is None else f"{value:.{digits}f}"
+def _slo(levels: Sequence[PredictedLevel | DisaggregatedLevel]) -> Column:
+    words = {True: "met", False: "missed", None: MISSING}
+    return Column("SLO", [words[level.meets_slo] for level in levels], words=True)
 
 
 def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
@@ -175,7 +171,7 @@ def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
         Column("req/s", [number(level.requests_per_s) for level in levels]),
         Column("in flight", [number(level.in_flight) for level in levels]),
         Column("preempted", [f"{level.preemptions:,}" for level in levels]),
-        Column("/ closed form", [_ratio(level.over_closed_form, 3) for level in levels]),
+        Column("/ closed form", [ratio(level.over_closed_form, 3) for level in levels]),
         Column("", ["overloaded" if level.unstable else "" for level in levels], words=True),
     ]
     return shown(columns, empty=(MISSING, ""))
@@ -216,14 +212,14 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
         Column("calibrated ITL ms", [ms(each.itl_s) for each in own]),
         Column("sheet TTFT ms", [ms(each.ttft_s) for each in sheet]),
         Column("calibrated TTFT ms", [ms(each.ttft_s) for each in own]),
-        Column("meas./sheet", [_ratio(each.measured_over_predicted) for each in sheet]),
-        Column("meas./calibrated", [_ratio(each.measured_over_predicted) for each in own]),
+        Column("meas./sheet", [ratio(each.measured_over_predicted) for each in sheet]),
+        Column("meas./calibrated", [ratio(each.measured_over_predicted) for each in own]),
     ])  # fmt: skip
 
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
     """Return the report of a calibration: each parameter as `assumed` and as fitted, and the error at other levels."""
-    from harness.predict.calibration import doubts  # which reports of other things start without
+    from harness.predict.calibration import doubts  # reports of other things start without it
 
     def figure(parameter: str, value: float) -> str:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
@@ -279,7 +275,7 @@ def disaggregated(found: Disaggregated) -> Document:
         Column("high", [number(rate.high) for rate in rates]),
     ]
     at = "At most" if found.rate is None else f"At {number(found.rate)} requests/s"
-    levels, slo = found.levels, {True: "met", False: "missed", None: MISSING}
+    levels = found.levels
     bands = [each.output_tokens_per_s for each in levels]
     together = [
         Column("C", [number(each.concurrency) for each in levels]),
@@ -289,7 +285,7 @@ def disaggregated(found: Disaggregated) -> Document:
         Column("req/s", [number(each.requests_per_s.mid) for each in levels]),
         Column("ITL ms", [ms(each.itl_s) for each in levels]),
         Column("TTFT ms", [ms(each.ttft_s) for each in levels]),
-        Column("SLO", [slo[each.meets_slo] for each in levels], words=True),
+        _slo(levels),
         Column("bound by", [each.bound_by for each in levels], words=True),
     ]
     return Document(

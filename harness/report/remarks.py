@@ -23,7 +23,7 @@ _OF_THE_SERVER = (incomplete.code, stalled.code, server_changed.code, drift.code
 
 
 def worst(level: LevelSummary) -> Gravity | None:
-    """Return the severity of the level's gravest finding; None where it has none."""
+    """Return the severity of the level's gravest finding; None if it has none."""
     return next((gravity for gravity in Gravity if any(v.level == gravity for v in level.verdicts)), None)
 
 
@@ -47,7 +47,11 @@ def remarks(summary: Summary) -> list[Remark]:
     for verdict in [*summary.verdicts, *(summary.curve.verdicts if summary.curve else []), *levels]:
         apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by their messages
         found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
-    return [_remark(group, summary) for group in sorted(found.values(), key=lambda group: _order(group[0]))]
+
+    def order(group: list[Verdict]) -> tuple[bool, int, bool]:
+        return not incomplete.made(group[0]), rank(group[0]), run_note.made(group[0])
+
+    return [_remark(group, summary) for group in sorted(found.values(), key=order)]
 
 
 def warning(found: Sequence[Remark]) -> str:
@@ -91,10 +95,6 @@ def _repeated(summary: Summary) -> set[str]:
         for code in invalid_by(level):
             voided.setdefault(code, set()).add(level.load)
     return {code for code, loads in voided.items() if loads <= valid}
-
-
-def _order(verdict: Verdict) -> tuple[bool, int, bool]:
-    return not incomplete.made(verdict), rank(verdict), run_note.made(verdict)
 
 
 def _remark(group: list[Verdict], summary: Summary) -> Remark:

@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.analysis import metrics
 from harness.analysis.level import Facts
-from harness.analysis.rules.observed import said
+from harness.analysis.rules.observed import refused_above, said
 from harness.analysis.stats import SAMPLES
 from harness.analysis.table import Floats, Table
 from harness.analysis.timeline import Line, Timeline, timeline
@@ -36,7 +36,7 @@ from harness.report.remarks import first_lines, remarks, warning
 from harness.results.result import Result
 from harness.spec.scenario import Scenario
 
-FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
+FIRST_REMARKS = 3  # remarks that a terminal shows without --verbose; all are in report.md
 LEVELS = "Levels"
 _TIMES = (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"), ("E2EL", "e2e_s"))
 _WORDS = 120  # characters of what the server said
@@ -65,7 +65,9 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
     alt = f"{unit.capitalize()} per second against {summary.load_unit}"
     knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
     command = plain(manifest.command or "")
-    scenario = _indented(manifest.scenario) if manifest.scenario != Scenario() else ""
+    scenario = ""
+    if manifest.scenario != Scenario():
+        scenario = msgspec.json.format(msgspec.json.encode(manifest.scenario), indent=2).decode()
     sections = [
         doc.Section(facts=found.lines, answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
@@ -153,7 +155,7 @@ def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section
 
 
 def ramp_facts(summary: Summary) -> list[doc.Fact]:
-    """Return a line for each decision of the search, its level and the reason; [] where the operator chose them."""
+    """Return a line for each decision of the search, its level and the reason; [] if the operator chose them."""
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
     if all(step.role in (Role.FIXED, Role.LOSS) for step in levels):
         return []
@@ -167,10 +169,6 @@ def ramp_facts(summary: Summary) -> list[doc.Fact]:
         return load(open_loop, next_load) + (f" #{step.repeat + 1}" if repeats else "")
 
     return [doc.Fact(level(step), plain(step.reason)) for step in summary.ramp]
-
-
-def _indented(scenario: Scenario) -> str:
-    return msgspec.json.format(msgspec.json.encode(scenario), indent=2).decode()
 
 
 # ---- the figures of `vllm bench serve` -------------------------------------------------------------------------------
@@ -217,7 +215,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _percentile_ms(spread: Spread, value: float | None, q: int) -> str:
-    """Return the percentile; without one how many samples it needs, where that is why."""
+    """Return the percentile in ms, with the samples that it needs if there were too few."""
     few = value is None and spread.n < SAMPLES[q]
     return f"{_ms(value)}{f' (n = {spread.n}, {SAMPLES[q]} needed)' if few else ''}"
 
@@ -230,26 +228,29 @@ def failures(summary: Summary) -> doc.Section:
     counts: Counter[str] = Counter()
     failed_at: dict[str, set[float]] = defaultdict(set)
     words: dict[str, str] = {}
+    bounds: dict[str, str] = {}  # the advice on each kind, if the server takes so many requests at once
     for level in summary.levels:
         for kind, count in level.errors_by_type.items():
             counts[kind] += count
             if level.load is not None:
                 failed_at[kind].add(level.load)
         for verdict in level.verdicts:
-            if said.made(verdict):
+            if refused_above.made(verdict):
+                bounds |= dict.fromkeys(level.errors_by_type, verdict.advice)
+            elif said.made(verdict):
                 kind = verdict.code.removeprefix(f"{said.code}_")
                 words.setdefault(kind, verdict.message.removeprefix(f"{kind}: "))
     open_loop = summary.open_loop
     lines = []
     for kind, count in counts.most_common():
-        where, way_out = loads(open_loop, sorted(failed_at[kind])), _WAYS_OUT.get(kind, _SERVER)
+        where, way_out = loads(open_loop, sorted(failed_at[kind])), bounds.get(kind) or _WAYS_OUT.get(kind, _SERVER)
         quoted = plain(words.get(kind, ""))[:_WORDS].rstrip()
         lines.append(f"{count} × {kind} at {where}{f': {quoted}' if quoted else ''} ({way_out})")
     return doc.Section("Failed requests", lines=lines) if lines else doc.Section()
 
 
-_POINTS = 300  # of a line, at most
-_APART = 1 / 24  # of the time axis, between two levels with a name
+_POINTS = 300  # most points of a line
+_APART = 1 / 24  # least distance between two levels with a name, in widths of the time axis
 _SHARES = np.linspace(0, 1, 101)
 _FEW = 10  # requests that a distribution has at least
 _WIDE = 20.0  # largest over smallest value from where on the axis is logarithmic
@@ -282,6 +283,7 @@ def _named(what: str, server: str, all_of_them: Mapping[str, Line]) -> str:
 
 
 def _over_time(summary: Summary, name: str, title: str, unit: str, lines: list[tuple[str, Line]]) -> Chart:
+    """Return a chart of lines over the run's seconds, with the levels marked; empty lines are left out."""
     series = [
         Series(name=label, tone=tone, points=_thinned(label or title, unit, line), line=stroke)
         for tone, stroke, (label, line) in zip(itertools.cycle(PARTS), itertools.cycle(STROKES), lines, strict=False)
@@ -309,7 +311,7 @@ def _thinned(label: str, unit: str, line: Line) -> list[Datum]:
 
 
 def _levels(summary: Summary, end_s: float) -> list[Guide]:
-    """Return a guide at the start of each level's window up to `end_s`; with its load where there is room for it."""
+    """Return a guide at the start of each level's window up to `end_s`; with its load if there is room for it."""
     guides, named = [], -end_s
     for level in sorted(summary.levels, key=lambda each: each.window[0]):
         at = level.window[0]

@@ -68,11 +68,10 @@ def _table(
     note: str = "",
     *,
     words: Sequence[str] = (),
-    whole: bool = False,
 ) -> doc.Section:
-    """Return a section with a table: heads[heading](row) writes a cell; empty columns are dropped unless `whole`."""
+    """Return a section with a table: heads[heading](row) writes a cell; columns without any cell are left out."""
     columns = [doc.Column(head, [text(row) for row in rows], words=head in words) for head, text in heads.items()]
-    return doc.Section(title, columns=columns if whole else doc.shown(columns), note=note) if rows else doc.Section()
+    return doc.Section(title, columns=doc.shown(columns), note=note) if rows else doc.Section()
 
 
 def _load(summary: Summary) -> dict[str, Callable[[_At[_T]], str]]:
@@ -272,8 +271,7 @@ def _share(share: Value | None) -> str:
     """Return a share an hour with its interval, in percent."""
     if share is None:
         return MISSING
-    ends = None if share.ci95 is None else tuple(None if end is None else end * 100 for end in share.ci95)
-    return joined(percent(share.value), interval(ends) or NO_INTERVAL)  # type: ignore[arg-type]
+    return joined(percent(share.value), interval(share.times(100).ci95) or NO_INTERVAL)
 
 
 # ---- replicas --------------------------------------------------------------------------------------------------------

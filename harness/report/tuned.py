@@ -48,7 +48,8 @@ def _answer(ranks: Sequence[Rank], per: str, at: str, command: str, seconds: flo
     """Return the lines that name the best setting, its command, and how the others did; `ranks` with the best first."""
     best, others = ranks[0], ranks[1:]
     assert best.value is not None
-    figure = f"{number(best.value.value)} {per}{_behind(best.value)} {at}"
+    ends = f" ({confidence(best.value.ci95)})" if best.value.ci95 else ""
+    figure = f"{number(best.value.value)} {per}{ends} {at}"
     untried = sum(rank.state == "untried" for rank in others)
     facts = [Fact("Best of those tried" if untried else "Best", best.setting, figure), Fact("Start it by", command)]
     open_ = [rank.setting for rank in others if rank.state == "open"]
@@ -65,10 +66,6 @@ def _answer(ranks: Sequence[Rank], per: str, at: str, command: str, seconds: flo
     runs = sum(rank.trials for rank in ranks)
     facts.append(Fact("Measured", f"{runs} run{'s' * (runs != 1)}", f"{span(seconds)} with the starts"))
     return facts
-
-
-def _behind(value: Value) -> str:
-    return f" ({confidence(value.ci95)})" if value.ci95 else ""
 
 
 def _share(ratio: Value | None) -> str:

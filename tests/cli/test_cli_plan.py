@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -60,6 +61,13 @@ def test_the_answer_is_three_lines_and_a_small_table(folder: str) -> None:
         ["planned", "4", "55.3"],
         ["one", "more", "5"],
     ]
+
+
+def test_each_price_of_a_million_tokens_says_which_it_is(folder: str) -> None:
+    whole = " ".join(knee(folder, "--rps", "20", "--price", "2").stdout.split())
+    answer, _, money = whole.partition("utilisation of the operating point's throughput")
+    assert re.findall(r"per 1M output tokens( [a-z ]+)?", answer) == [" as planned"]
+    assert "with every replica always at its operating point" in money
 
 
 def test_json_is_the_plan_and_keeps_its_schema(folder: str) -> None:

@@ -52,8 +52,8 @@ USAGE = {
     "run URL --prompt hello": '--prompt: no such option; write it into a file, like {"prompt": "…"}, and give '
     "--dataset FILE",
     "run URL --num-prompts": "--num-prompts: it needs a value; write --num-prompts VALUE",
-    "run URL --dataset-name hf": "--dataset-name: 'hf' has no equal here; known: random, sharegpt, custom, burstgpt, "
-    "sonnet, spec_bench",
+    "run URL --dataset-name hf": "--dataset-name: 'hf' has no equal here; give --dataset hf:ORG/NAME:SPLIT, or another "
+    "name: random, sharegpt, custom, burstgpt, sonnet, spec_bench",
     "run URL --traffic-scenario I(256,256)": "--traffic-scenario: 'I(256,256)' has no equal here; give --input-tokens "
     "and --output-tokens, or --dataset FILE",
     "run URL --data abisee/cnn_dailymail": "--data kind: 'abisee/cnn_dailymail' has no equal here; give --dataset "
@@ -77,10 +77,10 @@ USAGE = {
 MISTAKES = {
     # addresses and files
     "run URL": "URL: nothing answers there (connection refused); start the server, then curl URL",
-    "run ftp://h": "ftp://h: not an http address; write it like http://host:8000, https://host or "
-    "unix:/run/server.sock",
-    "run http:/h:8000": "http:/h:8000: not an http address; write it like http://host:8000, https://host or "
-    "unix:/run/server.sock",
+    "run ftp://h": "ftp://h: not an http address; write it like http://host:8000, https://host, "
+    "unix:/run/server.sock, or sim: for the simulator",
+    "run http:/h:8000": "http:/h:8000: not an http address; write it like http://host:8000, https://host, "
+    "unix:/run/server.sock, or sim: for the simulator",
     "run localhost": "localhost: neither a file nor a ready scenario; `knee run --list` has the ready ones; an "
     "address is http://… or sim:",
     "run https://key@api.example.com": "--url: an address with a key in it would be stored with the result; give "

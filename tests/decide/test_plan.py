@@ -14,7 +14,7 @@ from harness.base.errors import HarnessError
 from harness.data.views import Spread, Value
 from harness.decide.plan import plan, replicas
 from harness.decide.plan.capacity import Capacity, MeasuredLoad, choose
-from harness.decide.plan.plan import MISSED, UNDECIDED, Plan, make
+from harness.decide.plan.plan import Plan, make
 from harness.decide.plan.question import Demand, Prices, Question, Reserve
 from harness.spec.work import Unit
 
@@ -81,6 +81,12 @@ def test_only_a_closed_loop_that_ended_below_every_miss_may_carry_more_further_u
     assert not rises(open_loop=True)
 
 
+def test_a_plan_says_that_the_server_failed_at_another_load() -> None:
+    said = "more than 1 % of the requests failed at a load of 24: find out why first"
+    assert said in planned(capacity(*CURVE[:2], fails_at=24.0)).notes
+    assert not any("failed" in note for note in planned(capacity(*CURVE[:2])).notes)
+
+
 def planned(found: Capacity, **question: Any) -> Plan:
     question.setdefault("demand", Demand(requests_per_s=10.0))
     asked = Question(**question)
@@ -118,7 +124,7 @@ def test_by_slo_needs_one() -> None:
         choose(capacity(*CURVE), "slo")
 
 
-@pytest.mark.parametrize(("lowest", "status"), [("missed", MISSED), ("unresolved", UNDECIDED)])
+@pytest.mark.parametrize(("lowest", "status"), [("missed", 99), ("unresolved", 3)])
 def test_without_a_load_that_meets_the_slo_nothing_is_planned(lowest: str, status: int) -> None:
     made = planned(capacity(load(1, 100, slo=lowest), slo=["ttft_p99=1ms"], slo_missed=1.0))
     assert (made.fleet, made.exit_status) == (None, status)

@@ -293,9 +293,13 @@ def test_latencies_are_milliseconds_and_only_those_that_exist() -> None:
 def test_where_chunks_hold_several_tokens_tpot_stands_in_by_name() -> None:
     bare = Spread(0.008, None, None, None, None, None, 100)
     levels = [msgspec.structs.replace(level, itl_s=bare) for level in full().levels]
-    found = charts.latency(msgspec.structs.replace(full(), levels=levels), "itl")
+    lumped = msgspec.structs.replace(full(), levels=levels)
+    found = charts.latency(lumped, "itl")
     assert [each.name for each in found.series] == ["mean", "TPOT p50", "TPOT p90"]
     assert [point.y for point in found.series[0].points] == [8.0] * 10
+    slo = {"itl_p99": 0.01, "tpot_p90": 0.01}
+    assert names(charts.latency(lumped, "itl", slo)) == ["tpot_p90 = 10ms"]
+    assert names(charts.latency(full(), "itl", slo)) == ["itl_p99 = 10ms"]
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

@@ -68,14 +68,14 @@ def test_a_plateau_that_was_not_reached_is_never_a_number() -> None:
 
 def test_an_slo_knee_stands_where_the_plateau_was_not_reached() -> None:
     made = msgspec.structs.replace(cell(1024, 128), plateau_reached=False, hinge=Value(31.0, (24.0, None)))
-    assert level_map.knee(made) == level_map.Figure(20.0, "20", "18–22")
+    assert level_map.knee(made) == level_map.Figure(20.0, "20", (18.0, 22.0))
     assert level_map.plateau(made).value is None
 
 
 def test_a_provisional_knee_is_shown_as_one_with_its_plateau() -> None:
     made = msgspec.structs.replace(cell(1024, 128), plateau_reached=False)
-    assert level_map.knee(made) == level_map.Figure(20.0, "≈20", "18–22")
-    assert level_map.plateau(made) == level_map.Figure(1234.4, "≈1,234", "1,200–1,300")
+    assert level_map.knee(made) == level_map.Figure(20.0, "≈20", (18.0, 22.0))
+    assert level_map.plateau(made) == level_map.Figure(1234.4, "≈1,234", (1200.0, 1300.0))
 
 
 def test_what_failed_and_what_was_left_out_are_told_apart() -> None:

@@ -214,12 +214,12 @@ def test_a_calm_run_has_one_note_on_the_first_screen_and_the_usual_one_only_wher
         return [each.message for each in remarks.first_lines(summary, every, 3)]
 
     assert first(*notes) == ["several tokens come at once at C = 4: no ITL percentiles"]
-    assert first(*notes[:2]) == ["no interval at C = 4: measure for longer"]
+    assert first(*notes[:2]) == ["window too short for an interval at C = 4: measure for longer"]
     assert first() == ["this client was never calibrated"]
     late = Verdict("client_busy", "doubt", "the load generator was busy")
     assert first(*notes[:2], late) == [
         "the load generator was short of time at C = 4",
-        "no interval at C = 4: measure for longer",
+        "window too short for an interval at C = 4: measure for longer",
         "this client was never calibrated",
     ]
 

@@ -45,16 +45,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str  # an Outcome
     figure: str
     unit: str  # s, %, /s or "": shares are of 1
-    per_s: str = ""  # of the run's throughput, where it is not output tokens that count
+    per_s: str = ""  # the run's unit of throughput, unless it is output tokens
     at: float | None = None  # load of the level
     open_loop: bool = False  # `at` is a rate
     value: float | None = None
     ci95: tuple[float | None, float | None] | None = None
     bound: float | None = None
-    attainment: Attainment | None = None  # where it decides
-    factor: float | None = None  # on the baseline
+    attainment: Attainment | None = None  # attainment that decides it, if one does
+    factor: float | None = None  # bound over the baseline
     baseline: float | None = None  # geometric mean of its runs
-    ratio: Ratio | None = None  # over the baseline
+    ratio: Ratio | None = None  # figure over the baseline
     why: str = ""
     way_out: str = ""
 
@@ -80,7 +80,7 @@ class Conditions(NamedTuple):
 
     runs: Sequence[CheckedRun]
     baseline: Sequence[CheckedRun]
-    kept: Sequence[CheckedRun]  # of the runs
+    kept: Sequence[CheckedRun]  # the runs that are compared
     kept_baseline: Sequence[CheckedRun]
     of_runs: str = ""  # why the runs are no repeats of each other
     of_both: str = ""  # why they do not compare with the baseline
@@ -118,7 +118,7 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
 
 
 def _decide(wanted: Threshold, under: Conditions) -> Decision:
-    """Return whether a threshold is met, missed or unresolved; HarnessError where it lacks its baseline."""
+    """Return whether a threshold is met, missed or unresolved; raise HarnessError if it lacks its baseline."""
     made = Decision(
         threshold=wanted.text,
         outcome=Outcome.UNRESOLVED,
@@ -181,7 +181,7 @@ def _of_run(wanted: Subject, run: CheckedRun, at: float | None, *, open_loop: bo
     purpose = Purpose.MISS if wanted.figure in _FAILING else Purpose.ANSWER
     sound = [level for level in levels if usable(level, purpose)]
     if not sound:
-        return sides.void(levels)
+        return sides.no_valid_level(levels)
     return sides.within_run([figures.of_level(level, wanted.figure) for level in sound])
 
 
@@ -237,7 +237,7 @@ def _failures(side: Sequence[CheckedRun], made: Decision) -> Quantity:
         levels = sides.levels_at(each, made.at, open_loop=made.open_loop)
         failing = [level for level in levels if usable(level, Purpose.MISS)]
         if not failing:
-            return sides.void(levels)
+            return sides.no_valid_level(levels)
         counted += failing
     return figures.error_rate(counted)
 
@@ -255,7 +255,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]
     for each in side:
         levels = sides.levels_at(each, made.at, open_loop=made.open_loop)
         if not any(usable(level, Purpose.MISS) for level in levels):
-            return _missing(made, sides.void(levels))
+            return _missing(made, sides.no_valid_level(levels))
         repeats += _repeats(each, levels, limit)
     sound = [each for each in repeats if each.valid]
     failed = [each for each in repeats if not each.valid]
@@ -266,11 +266,11 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]
         return _unresolved(made, "no interval", f"measure it with --slo {limit}", value)
     unsure = [each for each in failed if not each.missed]
     missed = bool(within) and slo.pooled(within).outcome == Outcome.MISSED
-    against = 0 if missed else len(failed)  # what failed adds nothing where the valid ones missed it themselves
+    against = 0 if missed else len(failed)  # what failed adds nothing if the valid ones missed it themselves
     undecided = against > 0 and (against == len(sound) or (against > len(sound) and bool(unsure)))
     if undecided or any(each.alone for each in unsure):
         fact = f"{len(failed)} of {len(repeats)} repeats of the level are invalid" if sound else "the level is invalid"
-        return _missing(made, sides.void([each.level for each in failed], fact))
+        return _missing(made, sides.no_valid_level([each.level for each in failed], fact))
     together = slo.judged([(each,) for each in within], against)
     pooled = together.pooled[0] if together.pooled else slo.pooled(beyond)
     made = msgspec.structs.replace(made, attainment=pooled)
@@ -289,7 +289,7 @@ class _Repeat(NamedTuple):
     """One time that a run measured a load: how much of it met a limit."""
 
     level: LevelSummary
-    attained: Attainment | None  # None where its requests are not there
+    attained: Attainment | None  # None if its requests are not there
     valid: bool
     alone: bool  # its run has no valid one
 
@@ -343,7 +343,7 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     if not loads:
         return _missing(made, sides.NOTHING_IN_COMMON)
     logs: list[list[dict[float, tuple[float, float]]]] = []
-    known: list[list[Quantity]] = []  # of each side, at the first load
+    known: list[list[Quantity]] = []  # figures of each side, at the first load
     for side in both:
         ordered = sorted(side, key=lambda each: each.run.began or "")  # where they alternate, the n-th are a pair
         found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]

@@ -27,16 +27,16 @@ from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Knees,
 from harness.data.views import Estimate, Spread, Value
 from harness.decide.check.expression import KNEE, NUMBER, PER_SECOND, SECONDS, SHARE, Subject, Threshold
 
-_PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # of a distribution
+_PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # statistics of a distribution
 _SHARES = ("fraction", "error_rate", "usage", "utilization", "imbalance", "acceptance", "share")  # ends of names
 _NO_FIGURES = ("concurrency", "rate", "repeat", "input_tokens_asked", "output_tokens_per_s_se")
-PERCENTILES = {name: share for name, (_, share) in units.LIMITS.items() if share is not None}  # that an SLO may limit
-_ROUNDED = 1e-9  # of a share
+PERCENTILES = {name: share for name, (_, share) in units.LIMITS.items() if share is not None}  # an SLO may limit these
+_ROUNDED = 1e-9  # error of rounding in a share
 AGAIN = "measure it several times: knee run --repeat 3, or several folders"
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """A figure with its 95 % interval, an end of it None where it is unbounded; what is missing, and the way out."""
+    """A figure with its 95 % interval, an end of it None if it is unbounded; what is missing, and the way out."""
 
     value: float | None
     ci95: tuple[float | None, float | None] | None = None
@@ -157,7 +157,7 @@ def _by_limits(summary: Summary, *, rates: bool) -> Quantity:
     No value where none meets them. It has a reason, too, where it is not decided and where no load misses them.
     """
     load, limited = "rate" if rates else "load", any(level.slo for level in summary.levels)
-    levels = [level for level in summary.levels if limited and all(_may_be(each) for each in level.slo)]
+    levels = [level for level in summary.levels if limited and all(_plausible_or_undecided(each) for each in level.slo)]
     knee = answer.slo_knee(summary.knees, levels, rates=rates)
     ends = (knee.met if knee.decided else None, knee.missed)
     if knee.met is None:
@@ -181,7 +181,7 @@ def plausible(stored: Attainment) -> bool:
     return about and (0 < low < share if share > 0.5 else share < high < 1)
 
 
-def _may_be(stored: Attainment) -> bool:
+def _plausible_or_undecided(stored: Attainment) -> bool:
     return plausible(stored) or (stored.ci95 is None and stored.outcome == Outcome.UNRESOLVED)
 
 
@@ -199,7 +199,7 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 
 def plateau(summary: Summary) -> Quantity:
-    """Return the plateau's throughput; where it is not found, at least what the valid levels and the fit show."""
+    """Return the plateau's throughput; if it is not found, at least what the valid levels and the fit show."""
     levels = [each for each in answer.of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
     sound = [(mean, each.throughput.ci95, each) for each in levels if (mean := each.throughput.mean)]
     low_ends = [(mean, ends[0]) for mean, ends, _ in sound if ends]
@@ -311,7 +311,7 @@ def must_be_decidable(wanted: Sequence[tuple[Threshold, str]], *, baseline: bool
 
 
 def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
-    """Return the unit of a threshold's figure; HarnessError if there is none or its bound has another unit."""
+    """Return the unit of a threshold's figure; raise HarnessError if there is none or its bound has another unit."""
     name = wanted.figure
     found = unit(wanted, place)
     if wanted.bound is not None and not _fits(wanted, found):
@@ -354,6 +354,6 @@ def unit(wanted: Subject, place: str) -> str:
 
 
 def _unit_of_level(name: str) -> str | None:
-    """Return the unit of a level's figure; None where it has none of that name."""
+    """Return the unit of a level's figure; None if it has none of that name."""
     _, figure = _named(name)
     return SECONDS if name in PERCENTILES else figure.unit if figure else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.analysis import answer, curve, seats, slo, summarise
 from harness.analysis.rules import Purpose, invalid_by, usable
-from harness.analysis.stats import FLOOR, Z95, between, t_quantile
+from harness.analysis.stats import FLOOR, Z95, scatter_within, t_quantile
 from harness.data.judgement import Gravity
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
@@ -30,7 +30,7 @@ from harness.decide.compare.runs import Run
 from harness.results.result import Result
 from harness.spec.work import Unit
 
-_LEAST = 1e-12  # of an error: a figure that is always 0 has none
+_LEAST = 1e-12  # smallest error: a figure that is always 0 has none
 _MOST_FREEDOM = 1e6  # degrees of freedom, which the normal distribution has
 NOTHING_IN_COMMON = Quantity(
     None, None, "no valid level was measured in every run", "measure the same levels: --levels 1,2,4,8"
@@ -42,11 +42,11 @@ class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Run  # its conditions, as it is compared
     summary: Summary
-    result: Result | None = None  # its requests; None where they were taken out
+    result: Result | None = None  # its requests; None if they were taken out
 
 
 def read(place: str) -> list[CheckedRun]:
-    """Read the runs in a result folder: one, or as many as its scenario repeats; HarnessError if none is finished."""
+    """Read the runs in a result folder, one for each repeat; raise HarnessError if none is finished."""
     manifest, summary, result = reading.opened(place)
     found = runs.of_folder(place, manifest, summary)
     if not found:
@@ -138,7 +138,7 @@ def lost(baseline: Sequence[CheckedRun], runs: Sequence[CheckedRun], *, open_loo
             if not levels and load in fixed:
                 return _no_level(each, load, open_loop=open_loop)
             if levels and not any(usable(level, Purpose.ANSWER) for level in levels):
-                return void(levels, f"{each.run.place}: the level {load:g}{'/s' * open_loop} is invalid")
+                return no_valid_level(levels, f"{each.run.place}: the level {load:g}{'/s' * open_loop} is invalid")
     return None
 
 
@@ -152,8 +152,8 @@ def _loads(levels: Sequence[LevelSummary]) -> set[float]:
     return {level.load for level in levels if level.load is not None}
 
 
-def void(levels: Sequence[LevelSummary], fact: str = "the level is invalid") -> Quantity:
-    """Return what is missing where no level is valid: by the verdicts of the first."""
+def no_valid_level(levels: Sequence[LevelSummary], fact: str = "the level is invalid") -> Quantity:
+    """Return a figure that is missing, as no level is valid: the reason names the first one's verdicts."""
     codes = sorted(invalid_by(levels[0]))
     advice = next((verdict.advice for verdict in levels[0].verdicts if verdict.level == Gravity.INVALID), "")
     return Quantity(None, None, f"{fact}: {', '.join(codes)}", advice)
@@ -191,7 +191,7 @@ def within_run(found: Sequence[Quantity]) -> Quantity:
     values = np.array([each.value for each in known], dtype=np.float64)
     sigma = np.array([max(error(each), FLOOR * abs(each.value or 0.0), _LEAST) for each in known])
     with np.errstate(all="ignore"):  # a stored summary may hold what no measurement has
-        drift = between(values, sigma, np.zeros(len(values), np.int64))
+        drift = scatter_within(values, sigma, np.zeros(len(values), np.int64))
         w = 1 / (sigma**2 + drift**2)
         middle, variance = float(w @ values / w.sum()), float(1 / w.sum())
         of_drift = float(drift**2 * (w @ w) / w.sum() ** 2) / variance  # share of the variance
@@ -263,13 +263,13 @@ def _with_reason(found: Sequence[Quantity]) -> Quantity:
 
 
 def mean(found: Sequence[Quantity]) -> float | None:
-    """Return the mean of those that have a value; None where none has."""
+    """Return the mean of those that have a value; None if none has."""
     values = [each.value for each in found if each.value is not None]
     return math.fsum(values) / len(values) if values else None
 
 
 def error(found: Quantity) -> float:
-    """Return one standard error by the figure's own interval; 0 where it has none."""
+    """Return one standard error by the figure's own interval; 0 if it has none."""
     low, high = found.ci95 or (None, None)
     return (high - low) / 2 / Z95 if low is not None and high is not None else 0.0
 

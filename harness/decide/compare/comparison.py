@@ -59,9 +59,9 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what throughput counts
     curve: Curve
     spots: list[Spot]
-    loads: list[Load]  # of all runs, one after the other
+    loads: list[Load]  # loads of all runs, one after the other
     of_predicted: float | None = None  # plateau over the predicted one
-    seats: str | None = None  # as they were measured
+    seats: str | None = None  # requests that it was seen to serve at once
     start_to_ready_s: float | None = None  # mean of the runs
     first_answer_s: float | None = None  # mean of the runs
     simulated: bool = False
@@ -70,7 +70,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> Unit:
-        """What its throughput counts."""
+        """Return what the throughput counts."""
         return Unit.known(self.unit)
 
 
@@ -176,9 +176,9 @@ def _widened(value: Value, shared: float) -> Value:
 
 Points: TypeAlias = Sequence[tuple[float, float]]  # throughput and latency of each level, by rising load
 FIGURES = ("ttft_p50_s", "itl_mean_s")
-_SHARES = (0.25, 0.5, 0.75, 0.9)  # of the throughput that every stack reaches
-_GRID = (1.0, 2.0, 5.0)  # of limits, in each power of ten
-_LIMITS = 3  # of each figure
+_SHARES = (0.25, 0.5, 0.75, 0.9)  # shares of the throughput that every stack reaches
+_GRID = (1.0, 2.0, 5.0)  # limits to try, times each power of ten
+_LIMITS = 3  # most limits of each figure
 
 
 class AtThroughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ class AtThroughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AtLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The most tokens a second that each stack delivers within a limit; `open`: no level of it misses the limit."""
+    """The most tokens a second that each stack delivers within a limit; `open`: whether no level of it misses that."""
 
     figure: str
     limit_s: float
@@ -222,7 +222,7 @@ def at_limits(stacks: Sequence[Sequence[Load]]) -> list[AtLimit]:
         if not all(points):
             continue
         low, high = max(each[0][1] for each in points), max(latency for each in points for _, latency in each)
-        for limit in _between(low, high)[:_LIMITS]:
+        for limit in _round_limits(low, high)[:_LIMITS]:
             found = [throughput_within(each, limit) for each in points]
             tokens, unbounded = [each[0] for each in found], [each[1] for each in found]
             if _known(tokens):
@@ -234,10 +234,10 @@ def _known(values: Sequence[float | None]) -> bool:
     return sum(value is not None for value in values) > 1
 
 
-def _between(low: float, high: float) -> list[float]:
+def _round_limits(low: float, high: float) -> list[float]:
     """Return round limits between two latencies, rising.
 
-    >>> _between(0.013, 0.21)
+    >>> _round_limits(0.013, 0.21)
     [0.02, 0.05, 0.1, 0.2]
     """
     if not 0 < low < high:
@@ -261,7 +261,7 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def latency_at(points: Points, X: float) -> float | None:
-    """Return the latency at the lowest load that reaches throughput X, interpolated; None where no two levels do.
+    """Return the latency at the lowest load that reaches throughput X, interpolated; None if no two levels do.
 
     >>> latency_at([(100.0, 0.01), (200.0, 0.02), (200.0, 0.5)], 150.0)
     0.015

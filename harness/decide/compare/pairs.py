@@ -26,7 +26,7 @@ from harness.decide.compare import spread
 from harness.decide.compare.runs import Run
 from harness.decide.compare.spread import ALPHA, Difference, Rates, Spread, Variance
 
-SURE = 0.975  # of the draws, at each end
+SURE = 0.975  # share of the draws, at each end
 _PLACES = 400  # along the loads
 
 
@@ -44,64 +44,61 @@ class Crossover(msgspec.Struct, frozen=True, kw_only=True):
     at: Value
     below: str  # the faster stack there
     above: str
-    leads: list[Lead] = []  # of the stack below and of that above, where levels lie outside the interval
+    leads: list[Lead] = []  # leads at levels outside the interval, of the stack below and of that above
 
 
-def crossing(
+def crossover_of(
     names: tuple[str, str],
     fits: tuple[Fit, Fit],
     points: tuple[Sequence[Point], Sequence[Point]],
     apart: Difference,
     by_load: Mapping[float, Difference],
 ) -> Crossover | None:
-    """Return the load at which two stacks change their order, by curves and levels; None where that is not shown.
+    """Return the load at which two stacks change their order, by curves and levels; None if that is not shown.
 
     `apart`: their overall difference, whose error is what all levels share. `by_load`: the difference at each load.
     """
     shown = {load: each.value for load, each in by_load.items() if each.p < ALPHA / len(by_load)}
-    between = _between(shown)
-    of_curves = _of_curves(fits, points, apart)
-    if of_curves is None and between is None:
+    of_levels, of_curves = _of_levels(shown), _of_curves(fits, points, apart)
+    found = of_curves or of_levels
+    if found is None:
         return None
-    if of_curves is None:
-        assert between is not None
-        of_curves = between
-    elif between is not None:  # the curves' interval, unless the levels contradict it
-        (low, high), (least, most) = of_curves.ends, between.ends
-        of_curves = of_curves if low <= most and least <= high else between
-    low, high = of_curves.ends
-    before, after = names if of_curves.rises else reversed(names)
+    if of_curves is not None and of_levels is not None:  # the curves' interval, unless the levels contradict it
+        (low, high), (least, most) = of_curves.ends, of_levels.ends
+        found = of_curves if low <= most and least <= high else of_levels
+    low, high = found.ends
+    before, after = names if found.rises else reversed(names)
     every = {load: each.value for load, each in by_load.items()}
-    sign = 1.0 if of_curves.rises else -1.0
+    sign = 1.0 if found.rises else -1.0
     leads = [
         lead
         for name, side, own in ((before, -sign, lambda load: load <= low), (after, sign, lambda load: load >= high))
         if (lead := _lead(name, shown, side, own) or _lead(name, every, side, own)) is not None
     ]
-    return Crossover(at=Value(of_curves.at, (low, high)), below=before, above=after, leads=leads)
+    return Crossover(at=Value(found.at, (low, high)), below=before, above=after, leads=leads)
 
 
-class _Crossing(NamedTuple):
+class _CrossoverLoad(NamedTuple):
     at: float
     ends: tuple[float, float]
     rises: bool  # the second stack is ahead above it
 
 
 def _lead(name: str, known: Mapping[float, float], side: float, own: Callable[[float], bool]) -> Lead | None:
-    """Return by which mean ratio a stack leads at those of `known` loads that `own` selects; None: it leads at none."""
+    """Return the mean ratio by which a stack leads at the known loads that `own` selects; None if it leads at none."""
     ahead = {load: value * side for load, value in known.items() if own(load) and value * side > 0}
     if not ahead:
         return None
     return Lead(name, math.exp(math.fsum(ahead.values()) / len(ahead)), sorted(ahead))
 
 
-def _between(shown: Mapping[float, float]) -> _Crossing | None:
+def _of_levels(shown: Mapping[float, float]) -> _CrossoverLoad | None:
     """Return the two neighbouring loads between which the difference (> 0: b is ahead) last changes its sign.
 
-    None where the same stack is ahead at the lowest and at the highest load.
+    None if the same stack is ahead at the lowest and at the highest load.
 
-    >>> _between({1.0: -0.5, 4.0: -0.2, 16.0: 0.3, 32.0: 0.4})
-    _Crossing(at=8.0, ends=(4.0, 16.0), rises=True)
+    >>> _of_levels({1.0: -0.5, 4.0: -0.2, 16.0: 0.3, 32.0: 0.4})
+    _CrossoverLoad(at=8.0, ends=(4.0, 16.0), rises=True)
     """
     loads = sorted(shown)
     if not loads or (shown[loads[0]] > 0) == (shown[loads[-1]] > 0):
@@ -109,12 +106,12 @@ def _between(shown: Mapping[float, float]) -> _Crossing | None:
     rises = shown[loads[-1]] > 0
     low = max(load for load in loads if (shown[load] > 0) != rises)
     high = min(load for load in loads if load > low)
-    return _Crossing(math.sqrt(low * high), (low, high), rises)
+    return _CrossoverLoad(math.sqrt(low * high), (low, high), rises)
 
 
 def _of_curves(
     fits: tuple[Fit, Fit], points: tuple[Sequence[Point], Sequence[Point]], apart: Difference
-) -> _Crossing | None:
+) -> _CrossoverLoad | None:
     """Return where two fitted curves cross; None unless nearly all of their draws have opposite orders at both ends."""
     a, b = fits
     if a.draws is None or b.draws is None:
@@ -133,12 +130,12 @@ def _of_curves(
     falls = float(np.mean(~last)) >= SURE and float(np.mean(first)) >= SURE
     if not rises and not falls:
         return None
-    turned = ahead[(last if rises else ~last) & (~first if rises else first)]
-    low_end, high_end = interval(_last_change(turned, N))
+    crossing = ahead[(last if rises else ~last) & (~first if rises else first)]
+    low_end, high_end = interval(_last_change(crossing, N))
     best = np.log(throughput(b.curve, N) / throughput(a.curve, N))[None]
-    middle = _last_change(best, N) if (best[0, 0] > 0) != (best[0, -1] > 0) else np.median(_last_change(turned, N))
+    middle = _last_change(best, N) if (best[0, 0] > 0) != (best[0, -1] > 0) else np.median(_last_change(crossing, N))
     at = float(np.clip(np.ravel(middle)[0], low_end, high_end))
-    return _Crossing(at, (low_end, high_end), rises)
+    return _CrossoverLoad(at, (low_end, high_end), rises)
 
 
 def _last_change(ahead: Floats, N: Floats) -> Floats:
@@ -176,7 +173,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
     @property
     def uncertain(self) -> bool:
-        """Whether the interval says nothing, so that it is not shown."""
+        """Return whether the interval says nothing, so that it is not shown."""
         return self.ci95[1] > spread.UNCERTAIN * self.ci95[0]
 
 
@@ -195,12 +192,12 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     a: str
     b: str
     outcome: Outcome
-    faster: str | None = None  # with the outcome "faster"
+    faster: str | None = None  # the faster stack of the outcome "faster"
     b_over_a: Ratio | None = None  # geometric mean over the loads
     p: float | None = None
-    alpha: float = ALPHA  # by Holm, of this pair
+    alpha: float = ALPHA  # this pair's share of ALPHA, by Holm
     detectable: float | None = None  # the smallest ratio above 1 that these data could have shown
-    enough_runs: int | None = None  # of each stack, that show a difference of the size found; None: 20 do not
+    enough_runs: int | None = None  # runs of each stack that show a difference of the size found; None: 20 do not
     run_spread: float | None = None  # standard deviation of ln X between runs, that the interval is by
     rounds: bool = False  # the runs alternate in time and are compared in pairs
     interpolated: bool = False  # they have no load in common, and are compared between their levels
@@ -225,9 +222,9 @@ def judged(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *
             out.append(Pair(a=a, b=b, outcome="refused" if refused else "no_common_load"))
             continue
         points = [[point for run in groups[label] for point in run.points] for label in (a, b)]
-        turned = crossing((a, b), (fits[a], fits[b]), (points[0], points[1]), two.apart, two.by_load)
+        crossover = crossover_of((a, b), (fits[a], fits[b]), (points[0], points[1]), two.apart, two.by_load)
         alpha, shown = alphas[a, b]
-        out.append(_pair(two, of_all, turned, alpha, shown=shown, refused=refused))
+        out.append(_pair(two, of_all, crossover, alpha, shown=shown, refused=refused))
     return out
 
 
@@ -236,7 +233,7 @@ class _Two(msgspec.Struct, frozen=True):
 
     names: tuple[str, str]
     rates: tuple[Rates, Rates]
-    apart: Difference | None  # None where they have no load in common
+    apart: Difference | None  # None if they have no load in common
     by_load: Mapping[float, Difference]
     rounds: bool
     interpolated: bool
@@ -264,12 +261,13 @@ class _Two(msgspec.Struct, frozen=True):
         return cls(names, rates, apart, by_load, rounds, interpolated)
 
 
-def _pair(two: _Two, of_all: Spread, turned: Crossover | None, alpha: float, *, shown: bool, refused: bool) -> Pair:
+def _pair(two: _Two, of_all: Spread, crossover: Crossover | None, alpha: float, *, shown: bool, refused: bool) -> Pair:
+    """Return the comparison of two servers: the outcome, B's throughput over A's with its interval, and by level."""
     assert two.apart is not None
     (a, b), (of_a, of_b) = two.names, two.rates
     between = math.sqrt(of_all.run.value)
     overall = _ratio(two.apart, alpha)
-    outcome = "refused" if refused else _outcome(two.apart, overall, turned, shown=shown)
+    outcome = "refused" if refused else _outcome(two.apart, overall, crossover, shown=shown)
     return Pair(
         a=a,
         b=b,
@@ -283,7 +281,7 @@ def _pair(two: _Two, of_all: Spread, turned: Crossover | None, alpha: float, *, 
         run_spread=between,
         rounds=two.rounds and len(of_a) >= spread.PAIRS,
         interpolated=two.interpolated,
-        turnover=turned,
+        turnover=crossover,
         levels=[
             LevelRatio(
                 concurrency=load,
@@ -296,12 +294,12 @@ def _pair(two: _Two, of_all: Spread, turned: Crossover | None, alpha: float, *, 
     )
 
 
-def _outcome(apart: Difference, overall: Ratio, turned: Crossover | None, *, shown: bool) -> Outcome:
+def _outcome(apart: Difference, overall: Ratio, crossover: Crossover | None, *, shown: bool) -> Outcome:
     """Return the outcome of a comparison: a crossover if there is one, else a shown difference, else why there is none.
 
     Without a difference: too uncertain, none (with repeats), or too few repeats to tell.
     """
-    if turned is not None:
+    if crossover is not None:
         return "turns_over"
     if shown:
         return "faster"

@@ -35,12 +35,12 @@ USUAL_RUN, USUAL_LEVEL = 0.034, 0.06
 BEND = 0.03
 _ENOUGH = 3.0  # degrees of freedom, up to which the usual spread counts
 _MOST_FREEDOM = 1e6
-_ODD_P = 0.01  # of naming a run among equal ones
+_ODD_P = 0.01  # chance of naming a run among equal ones
 _ODD_LEAST = math.log(1.1)  # a run that is less off is no odd one
 
 
 class Variance(msgspec.Struct, frozen=True):
-    """A variance of ln X, by so many degrees of freedom; 0 of them where nothing is known of it."""
+    """A variance of ln X with its degrees of freedom; 0 of them if nothing is known of it."""
 
     value: float
     freedom: float
@@ -65,8 +65,8 @@ class Spread(msgspec.Struct, frozen=True):
 
     run: Variance
     levels: Mapping[float, Variance]
-    level: Variance  # of all loads together
-    known: bool  # by repeats of a stack, and not by what is usual alone
+    level: Variance  # variance of a level, over all loads together
+    known: bool  # repeats of a stack show it; otherwise it is what is usual
 
     def at(self, load: float) -> Variance:
         """Return the variance at a load; that of all loads where no repeats were measured at it."""
@@ -94,11 +94,11 @@ def aligned(*stacks: Rates) -> list[Rates]:
         return [[{} for _ in each] for each in stacks]
     low, high = max(map(min, runs)), min(map(max, runs))
     loads = sorted({load for run in runs for load in run if low <= load <= high})
-    return [[{load: _between(run, load) for load in loads} for run in each] for each in stacks]
+    return [[{load: _interpolated(run, load) for load in loads} for run in each] for each in stacks]
 
 
-def _between(run: RunRates, load: float) -> tuple[float, float]:
-    """Return (ln throughput, its error) at a load within a run's levels, interpolated where it is no level."""
+def _interpolated(run: RunRates, load: float) -> tuple[float, float]:
+    """Return (ln throughput, its error) at a load within a run's levels, interpolated if it is no level."""
     if load in run:
         return run[load]
     before, after = max(C for C in run if load > C), min(C for C in run if load < C)
@@ -108,7 +108,7 @@ def _between(run: RunRates, load: float) -> tuple[float, float]:
 
 
 def pooled(stacks: Sequence[Rates], *, usual: bool = True) -> Spread:
-    """Return by how much runs of one stack differ, pooled over all stacks; `usual`: completed by the usual spread.
+    """Return by how much runs of one stack differ, pooled over all stacks; `usual` completes it by the usual spread.
 
     >>> runs = [{1.0: (0.01, 0.0), 2.0: (0.01, 0.0)}, {1.0: (-0.01, 0.0), 2.0: (-0.01, 0.0)}]
     >>> found = pooled([runs, runs, runs])
@@ -140,7 +140,7 @@ def pooled(stacks: Sequence[Rates], *, usual: bool = True) -> Spread:
         return Spread(filled(none, USUAL_RUN), {}, filled(none, USUAL_LEVEL), known=False)
     run = between / freedom
     own = sum(each for each, _ in within) / max(1, sum(n for _, n in within))
-    shared = run / (run + own) if run + own else 1.0  # of a level's variance, by all levels of its run alike
+    shared = run / (run + own) if run + own else 1.0  # share of a level's variance that its run's levels share
     total = sum(n for _, n in squares.values())
     level = Variance(sum(each for each, _ in squares.values()) / total, total / (1 + (len(squares) - 1) * shared**2))
     levels = _shrunk({load: Variance(each / n, n) for load, (each, n) in squares.items()}, level)
@@ -302,24 +302,24 @@ _UNLIKE = 0.01  # probability of two variances so far apart
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """ln X of a stack's runs at one load, or their means over loads; `errors`: what each must at least be wrong by."""
+    """ln X of a stack's runs at one load, or their means over loads; `errors` has the least error of each."""
 
     values: Sequence[float]
     errors: Sequence[float]
 
     @property
     def mean(self) -> float:
-        """The geometric mean of X."""
+        """Return the geometric mean of X."""
         return math.exp(math.fsum(self.values) / len(self.values))
 
     @property
     def own(self) -> float:
-        """The variance that each value must at least have."""
+        """Return the variance that each value must at least have."""
         return math.fsum(error**2 for error in self.errors) / len(self.errors)
 
     @property
     def variance(self) -> Variance:
-        """That between the values."""
+        """Return the variance between the values."""
         n = len(self.values)
         return Variance(float(np.var(self.values, ddof=1)) if n > 1 else 0.0, n - 1.0)
 
@@ -353,7 +353,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def difference(a: Sample, b: Sample, between: Variance, *, known: bool = True, rounds: bool = False) -> Difference:
-    """Return ln(b / a) of two stacks' mean throughputs with its error; `between`: variance between runs of a stack.
+    """Return ln(b / a) of mean throughputs with its error; `between` is the variance between a stack's runs.
 
     `rounds`: the runs alternate in time, the first of each with the first of the other.
 
@@ -420,7 +420,7 @@ def over_loads(runs: Rates, loads: Sequence[float]) -> Sample:
 
 
 def runs_needed(sigma: float, size: float) -> int | None:
-    """Return how many runs a side show a difference of ln X of this size; None where 20 do not.
+    """Return how many runs a side show a difference of ln X of this size; None if 20 do not.
 
     >>> runs_needed(0.01, 0.05), runs_needed(0.1, 0.05)     # t of 4: 2.776 · 0.01 · √(2/3) = 0.023; of 2: 0.043
     (2, None)

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.analysis import answer, slo
+from harness.analysis.rules.requests import errors_above_1_percent
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelSummary
@@ -33,7 +34,7 @@ from harness.decide.levels import opened, valid, weighted, within_reason
 from harness.decide.plan.question import By
 from harness.spec.work import Unit
 
-MOST_OF_IT = 0.95  # as `knees.plateau95`
+MOST_OF_IT = 0.95  # see `knees.plateau95`
 _ALL_OF_IT = 0.99  # a plateau is not known better, and more load on it only waits
 
 ClassLimit: TypeAlias = tuple[str | UnsetType, slo.SloLimit]  # UNSET: of all requests without limits of their own
@@ -43,10 +44,10 @@ class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One load of one replica. Work is counted in the run's unit: output tokens, input tokens or documents."""
 
     load: float  # requests in flight, or in open loop requests per second
-    work_per_s: Value  # with its 95 % interval where there is a curve, or the level has its own
-    requests_per_s: float  # that this work comes to
+    work_per_s: Value  # has a 95 % interval if there is a curve, or the level has its own
+    requests_per_s: float  # requests that make up this work
     in_flight: float | None
-    ttft_s: Spread  # of what decodes nothing the whole answer
+    ttft_s: Spread  # a request that decodes nothing has its whole time here
     itl_s: Spread
     e2e_s: Spread
     slo: str | None  # met | missed | unresolved; None without an SLO
@@ -54,12 +55,12 @@ class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def throughput(self) -> float:
-        """The work per second; 0 where it is not known."""
+        """Return the work per second; 0 if it is not known."""
         return self.work_per_s.value or 0.0
 
     @property
     def throughput_ends(self) -> tuple[float, float]:
-        """The ends of its interval, each the throughput itself where it is not known."""
+        """Return the ends of its interval, each the throughput itself if it is not known."""
         low, high = self.work_per_s.ci95 or (None, None)
         return low or self.throughput, high or self.throughput
 
@@ -76,8 +77,9 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     slo_load: float | None  # the highest load that meets the SLO
     slo_missed: float | None  # the lowest that misses it
     rises: bool  # throughput still rises at the last load
-    seats: float | None = None  # requests that are served at once, where the records show it; more wait
-    measured_replicas: int  # that the run loaded as one
+    fails_at: float | None = None  # the lowest load at which more than 1 % of the requests failed
+    seats: float | None = None  # requests that are served at once, if the records show it; more wait
+    measured_replicas: int  # replicas that the run loaded as one
     gpu: str | None
     gpus: float | None
     usd_per_gpu_hour: float | None
@@ -86,7 +88,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: float | None
     output_tokens: float | None
     cold_start_s: float | None  # from its start to its first answer
-    engine: str  # as the manifest has it; "": not known
+    engine: str  # engine that the manifest names; "": not known
     loads: list[MeasuredLoad]  # rising
     load_unit: str = "requests in flight"  # what a load counts in a closed loop
 
@@ -108,7 +110,7 @@ def choose(capacity: Capacity, by: By | None = None, *, offline: bool = False) -
     """Return the load to run a replica at, by SLO, knee or cost.
 
     The default is cost if `offline`, else the SLO if there is one, else the knee. With an SLO only loads within it
-    count, and there is no load where none meets it. HarnessError for "slo" where the run has none or is offline.
+    count, and there is no load where none meets it. Raise HarnessError for "slo" where the run has none or is offline.
     """
     limited = bool(capacity.slo) and not offline
     by = by or ("cost" if offline else "slo" if limited else "knee")
@@ -162,6 +164,7 @@ def of_summary(place: str, manifest: Manifest, summary: Summary, limits: Mapping
     ]
     met, missed = _boundary(summary, outcomes) if wanted else (None, None)
     start, seats = manifest.stack or None, summary.knees.seats
+    fails_at = min((level.load or 0 for level in summary.levels if errors_above_1_percent.voids(level)), default=None)
     return Capacity(
         source=place,
         simulated=summary.simulated,
@@ -173,6 +176,7 @@ def of_summary(place: str, manifest: Manifest, summary: Summary, limits: Mapping
         slo_load=met and met / replicas,
         slo_missed=missed and missed / replicas,
         rises=curve is not None and curve.state == BEYOND,
+        fails_at=fails_at and fails_at / replicas,
         seats=seats.value / replicas if seats and seats.value else None,
         measured_replicas=replicas,
         gpu=manifest.gpu.lower() if manifest.gpu else None,
@@ -195,19 +199,19 @@ def planned(summary: Summary) -> list[LevelSummary]:
 
 
 def _load(
-    levels: Sequence[LevelSummary], work_per_s: Value, work: float, replicas: int, met: str | None
+    levels: Sequence[LevelSummary], work_per_s: Value, work: float, replicas: int, outcome: str | None
 ) -> MeasuredLoad:
-    """Return one load per replica from its repeats; latencies are those of the repeat with the most requests."""
-    level, X = max(levels, key=lambda each: each.requests), (work_per_s.value or 0.0) / replicas
+    """Return a load of one replica from its repeats; latencies are those of the repeat with the most requests."""
+    level = max(levels, key=lambda each: each.requests)
     return MeasuredLoad(
         load=float(level.load or 0) / replicas,
         work_per_s=work_per_s.times(1 / replicas),
-        requests_per_s=X / work,
+        requests_per_s=(work_per_s.value or 0.0) / replicas / work,
         in_flight=level.in_flight and level.in_flight / replicas,
         ttft_s=level.first_s,
         itl_s=level.itl_s,
         e2e_s=level.e2e_s,
-        slo=met,
+        slo=outcome,
         doubts=sorted({v.code for v in level.verdicts if v.level == Gravity.DOUBT}),
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from harness.base import ExitStatus
 from harness.base.errors import HarnessError
 from harness.base.units import LIMITS, duration
 from harness.data.judgement import Outcome
@@ -22,20 +23,19 @@ from harness.decide.plan.replicas import request_s, work_of
 from harness.spec.traffic import Traffic
 
 FORMAT = 1
-MISSED, UNDECIDED = 99, 3  # exit statuses: the SLO is not reached; too few requests to decide it
 _ALIKE = 0.1  # relative: lengths that still count as those measured
 _WAITS = 1.05  # in flight over the seats, from where on requests wait
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """plan.json. Seconds, tokens, USD; None and [] where it was not asked or is not known."""
+    """plan.json. Seconds, tokens, USD; None and [] if it was not asked or is not known."""
 
     format: int = FORMAT
     question: Question
     capacity: Capacity
     operating_point: OperatingPoint
     fleet: replicas.Fleet | None = None  # None: a batch, or no load meets the SLO
-    users: float | None = None  # at the peak, where a think time is given
+    users: float | None = None  # at the peak, if a think time is given
     day: replicas.TrafficFleet | None = None
     costs: replicas.Costs | None = None
     batch: replicas.Batch | None = None
@@ -43,11 +43,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []  # what the figures rest on, a sentence each without its period
 
     @property
-    def exit_status(self) -> int:
-        """0; 99 where no measured load meets the SLO; 3 where that cannot be decided."""
+    def exit_status(self) -> ExitStatus:
+        """Return MISSED if no measured load meets the SLO, UNSETTLED if that cannot be decided, else DONE."""
         if self.operating_point.at is not None:
-            return 0
-        return MISSED if self.operating_point.outcome == Outcome.MISSED else UNDECIDED
+            return ExitStatus.DONE
+        missed = self.operating_point.outcome == Outcome.MISSED
+        return ExitStatus.MISSED if missed else ExitStatus.UNSETTLED
 
 
 def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -> Plan:
@@ -122,7 +123,7 @@ def _traffic(
 def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
     """Return the demanded requests per second at the peak; None if no demand is given.
 
-    Users are divided by response time + think time, documents by those of a request; HarnessError where the run does
+    Users are divided by response time + think time, documents by those of a request; raise HarnessError if the run does
     not tell these.
     """
     demand, capacity = begun.question.demand, begun.capacity
@@ -156,6 +157,8 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
         found.append(
             "throughput still rises at the last measured load: a higher one may carry more and is not planned on"
         )
+    if capacity.fails_at is not None:
+        found.append(f"more than 1 % of the requests failed at a load of {capacity.fails_at:g}: find out why first")
     if capacity.seats is not None and at.in_flight is not None and at.in_flight > _WAITS * capacity.seats:
         found.append(f"a replica serves {capacity.seats:.3g} requests at once: at the operating point more wait")
     if point.outcome == Outcome.MET and point.missed_at is None:
@@ -197,7 +200,7 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
 # ---- thresholds and alerts
 
 LOW, CRITICAL, LOW_FOR = 0.7, 0.5, "5m"
-KV_FULL = 0.95  # of its blocks
+KV_FULL = 0.95  # share of the KV cache's blocks
 _GENERATED = (Figure.GENERATION_TOKENS, Figure.ENDED_GENERATION_TOKENS)
 
 
