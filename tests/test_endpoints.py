@@ -10,8 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from harness.dialects import DIALECTS
-from harness.dialects.document import JSON
-from harness.dialects.sse import EVENTS, NDJSON
+from harness.dialects.sse import EVENTS, JSON, NDJSON
 
 ROOT = Path(__file__).parents[1]
 STREAMS = {EVENTS: "events", NDJSON: "lines of JSON", JSON: "no"}

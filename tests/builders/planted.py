@@ -106,8 +106,8 @@ def _level(fault: Fault, C: int, counters: bool) -> LevelSummary:
     seen = closed_loop(
         machine, fault.workload, C, requests=max(30, 6 * C), stagger=one + fault.pause_s, turnaround=fault.pause_s
     )
-    assert seen.itl is not None
-    assert seen.ttft is not None
+    assert seen.itl_s is not None
+    assert seen.ttft_s is not None
     waiting = seen.in_flight - seen.running
     view = ServerView(
         running=seen.running,
@@ -118,10 +118,10 @@ def _level(fault: Fault, C: int, counters: bool) -> LevelSummary:
     s = summaries.level(
         C,
         in_flight=seen.in_flight,
-        output_tokens_per_s=Estimate(seen.throughput),
-        output_tokens_per_s_se=0.005 * seen.throughput,
-        ttft_s=seen.ttft,
-        itl_s=Spread(seen.itl.mean, None, None, None, None, None, seen.requests),
+        output_tokens_per_s=Estimate(seen.output_tokens_per_s),
+        output_tokens_per_s_se=0.005 * seen.output_tokens_per_s,
+        ttft_s=seen.ttft_s,
+        itl_s=Spread(seen.itl_s.mean, None, None, None, None, None, seen.requests),
         server=view if counters else None,
     )
     little = Little(None, None, None, mismatch=False, enough=False)

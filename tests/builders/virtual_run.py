@@ -345,12 +345,12 @@ def launch(spec: Scenario, profile: Profile) -> Endpoint:
     words = max(1, round(mean.input_tokens) - CHAT_OVERHEAD)
     lengths = MeanLengths(words + CHAT_OVERHEAD, max(1, round(mean.output_tokens)))
     alone = closed_loop(StepMachine(profile.model, profile.deployment), lengths, 1, requests=3)
-    assert alone.e2e is not None
+    assert alone.e2e_s is not None
     return checked(
         profile.model_name,
         max_context=profile.max_model_len,
         prompts=Prompts(count=words, tokens=words + CHAT_OVERHEAD),
-        alone=Alone(e2e_s=alone.e2e.mean or 0.0, itl_s=alone.itl.mean if alone.itl else None),
+        alone=Alone(e2e_s=alone.e2e_s.mean or 0.0, itl_s=alone.itl_s.mean if alone.itl_s else None),
     )
 
 

@@ -99,6 +99,7 @@ class Reader:
 
         What is queued is decoded after so many reads.
         """
+        self._pool.reuse = True  # whatever the last answer's end told of the server
         exchange, wire, over = Exchange("", StreamDecoder(placer)), _Wire(), _Over()
         exchange.over = over  # type: ignore[assignment]
         stream = Connection(wire, self._pool)  # type: ignore[arg-type]
@@ -199,6 +200,7 @@ class Encrypted:
         self, pool: SecureTransport, records: list[bytes], places: list[int], end: str
     ) -> tuple[tuple[int, ...], dict[str, Any], tuple[Any, ...], bool]:
         """All that a record has of an answer that is sent in these records of TLS, whose bytes are sent in pieces."""
+        pool.reuse = True  # whatever the last answer's end told of the server
         near, far = socket.socketpair()
         near.setblocking(False)
         connection = SecureConnection(near, pool, pool._context, "127.0.0.1")

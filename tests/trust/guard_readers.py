@@ -309,8 +309,8 @@ def level_fields(**changes: Any) -> dict[str, Any]:
 
 # Commands that read a folder, in the place of DIR.
 READING: dict[str, list[str]] = {
-    "report": ["report", "DIR"],
-    "report --json": ["report", "--json", "--quiet", "--no-plots", "DIR"],
+    "report": ["report", "--no-plots", "DIR"],
+    "report --json, with its page": ["report", "--json", "--quiet", "DIR"],
     "fit": ["fit", "DIR"],
     "plan": ["plan", "DIR", "--rps", "5", "--price", "2"],
     "export": ["export", "DIR", "--to", "vllm"],

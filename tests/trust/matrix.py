@@ -314,7 +314,7 @@ def judged(row: Row, in_flight: int, seen: Seen, served: Served, transport: str 
         record += f", status {row.status}"
     if row.error and row.tokens:
         record += f", {row.tokens} tokens kept"
-    if row.resent:
+    if seen.resent:
         record += ", sent again and counted"
     label = in_flight if transport == "socket" else f"{in_flight}, {transport}"
     return Line(row.fault, label, record, ", ".join(codes) or "valid", status, worst, problems)
