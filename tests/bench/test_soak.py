@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +95,8 @@ def test_a_short_soak_of_the_client_keeps_its_memory_its_descriptors_and_its_sta
     done = subprocess.run(command, capture_output=True, timeout=300, cwd=BENCH.parent)
     found = json.loads(done.stdout)
     assert found["errors"] == 0
-    rises = {each["name"]: each for each in found["rises"]}
+    # A slow machine may be given a second worker in the middle of the level, which then has too few readings to judge.
+    rises = {each["name"]: each for each in found["rises"] if not math.isnan(each["mean"])}
     assert found["tokens"] > 50_000
     for name, each in rises.items():
         if name.endswith("memory"):
