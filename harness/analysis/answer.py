@@ -93,7 +93,7 @@ def slo_knee(knees: Knees, levels: Sequence[LevelSummary], *, rates: bool) -> Sl
 
 def _overloaded_at(load: float | None, levels: Sequence[LevelSummary], *, rates: bool) -> str:
     """Return what happened at a load that was too much for the server, "" if a limit was seen to be missed there."""
-    at = [each for each in levels if load is not None and (each.rate if rates else each.concurrency) == load]
+    at = [level for level in levels if load is not None and (level.rate if rates else level.concurrency) == load]
     if any(slo.outcome(each.slo) == Outcome.MISSED for each in at):
         return ""
     if any(unstable.voids(each) for each in at) or (rates and load is not None and load >= slo.capacity(levels)):

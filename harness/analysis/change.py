@@ -179,7 +179,7 @@ def _served(levels: Sequence[Occupancy]) -> float | None:
     found = seats.find(levels)
     if not found or not found.counted:
         return None
-    counted = {each.load for each in levels if each.most == found.value and each.most_fraction >= _HELD}
+    counted = {level.load for level in levels if level.most == found.value and level.most_fraction >= _HELD}
     return found.value if len(counted) > 1 else None
 
 

@@ -163,11 +163,11 @@ def _server(at: LevelSummary, room: float | None) -> ServerView | None:
     and on average half of its answer in the slots, which have `room` tokens.
     """
     replicas = list((at.replicas or {}).values())
-    views = [each.server for each in replicas if each.server] or ([at.server] if at.server else [])
+    views = [replica.server for replica in replicas if replica.server] or ([at.server] if at.server else [])
     published = [view for view in views if view.kv_usage is not None]
     if published or not room or not at.service or at.service.streaming.mean is None:
         return max(published, key=lambda view: view.kv_usage or 0.0) if published else at.server
-    fullest = max((each.in_flight_share or 0.0 for each in replicas), default=1.0)
+    fullest = max((replica.in_flight_share or 0.0 for replica in replicas), default=1.0)
     tokens = (at.input_tokens_mean or 0.0) + (at.output_tokens_mean or 0.0) / 2
     usage = fullest * at.service.streaming.mean * tokens / room
     return msgspec.structs.replace(views[0] if views else ServerView(), kv_usage=usage)

@@ -160,7 +160,7 @@ def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> tuple[f
     `decode` is ITL at one request in flight, measured over predicted.
     """
     found = [(1.0, "")]
-    found += [(x, f"at C = {each.concurrency}") for each in levels if (x := each.measured_over_predicted)]
+    found += [(x, f"at C = {level.concurrency}") for level in levels if (x := level.measured_over_predicted)]
     found += [(1 / decode, "for one request alone (by ITL)")] if decode else []
     return max(found, key=lambda each: abs(math.log(each[0])))
 

@@ -66,9 +66,9 @@ def changes(answers: Iterable[Answer], first: Mapping[int, CanaryAnswer]) -> Cha
     Worse is a flaw that the first one has not, or a wrong answer after a right one. Failed requests do not count.
     """
     pairs = [
-        (each, first[each.canary])
-        for each in answers
-        if not each.error and each.canary is not None and each.canary in first
+        (answer, first[answer.canary])
+        for answer in answers
+        if not answer.error and answer.canary is not None and answer.canary in first
     ]
     return Changes(
         n=len(pairs),
@@ -110,7 +110,7 @@ def fisher(k: int, n: int, before: int, of: int) -> float:
         return 1.0
     K, N = k + before, n + of
     ways = (_log_choices(n, i) + _log_choices(of, K - i) for i in range(k, min(n, K) + 1))
-    return min(1.0, math.fsum(math.exp(each - _log_choices(N, K)) for each in ways))
+    return min(1.0, math.fsum(math.exp(way - _log_choices(N, K)) for way in ways))
 
 
 def _log_choices(n: int, k: int) -> float:
@@ -148,11 +148,11 @@ def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequenc
     """Return how the canaries' answers changed: unloaded, in each level's window, and the loads with a change."""
     first: dict[int, CanaryAnswer] = {}
     later: list[CanaryAnswer] = []
-    for each in unloaded.answers:
-        if each.canary in first:
-            later.append(each)
+    for answer in unloaded.answers:
+        if answer.canary in first:
+            later.append(answer)
         else:
-            first[each.canary] = each
+            first[answer.canary] = answer
     first = {canary: each for canary, each in first.items() if not each.error}
     places = {level.index: place for place, level in enumerate(levels)}
     answers: list[list[Answer]] = [[] for _ in levels]
@@ -162,7 +162,7 @@ def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequenc
             began = record.scheduled_s if levels[place].rate is not None else record.sent_s
             if began is not None and start <= began < end:
                 answers[place].append(record)
-    counted = [changes(each, first) for each in answers]
+    counted = [changes(answer, first) for answer in answers]
     alone = changes(later, first)
     loads: dict[float, Changes] = {}
     for level, own in zip(levels, counted, strict=True):
@@ -175,7 +175,7 @@ def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequenc
 
 def _view(answers: Sequence[Answer], changed: Changes, least: float | None) -> AnswerQuality:
     """Return the quality of some answers: agreement with the first answers, flaws, finish reasons, accuracy."""
-    good = [each for each in answers if not each.error]
+    good = [answer for answer in answers if not answer.error]
     places = [each.differs_at for each in good if each.differs_at is not None]
     alike = changed.n - changed.words
     return AnswerQuality(
@@ -196,9 +196,9 @@ def accuracy(answers: Iterable[Answer]) -> Estimate | None:
     Answers to one prompt at temperature 0 are no independent samples: the interval's n is that of the questions.
     """
     scores: dict[int, list[float]] = {}
-    for each in answers:
-        if each.score is not None and each.canary is not None:
-            scores.setdefault(each.canary, []).append(each.score)
+    for answer in answers:
+        if answer.score is not None and answer.canary is not None:
+            scores.setdefault(answer.canary, []).append(answer.score)
     if not scores:
         return None
     right = math.fsum(math.fsum(own) / len(own) for own in scores.values())

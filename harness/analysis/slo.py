@@ -277,15 +277,15 @@ def enough_independent(attainment: Attainment) -> float | None:
 
 def outcome(attainments: Sequence[Attainment]) -> Outcome:
     """Return the outcome of all limits together: MISSED wins over UNRESOLVED over MET; UNRESOLVED without limits."""
-    outcomes = {each.outcome for each in attainments} or {Outcome.UNRESOLVED}
+    outcomes = {attainment.outcome for attainment in attainments} or {Outcome.UNRESOLVED}
     return next(each for each in Outcome if each in outcomes)
 
 
 def leaning(attainments: Sequence[Attainment]) -> Outcome:
     """Return the outcome that undecided limits lean to, by their shares alone; UNRESOLVED if one has no share."""
-    if any(each.fraction is not None and each.fraction < each.needed for each in attainments):
+    if any(attainment.fraction is not None and attainment.fraction < attainment.needed for attainment in attainments):
         return Outcome.MISSED
-    known = attainments and all(each.fraction is not None for each in attainments)
+    known = attainments and all(attainment.fraction is not None for attainment in attainments)
     return Outcome.MET if known else Outcome.UNRESOLVED
 
 
@@ -305,7 +305,7 @@ def fewest(needed: float, confidence: float = CONFIDENCE) -> int:
 
 def pooled(repeats: Sequence[Attainment]) -> Attainment:
     """Return one limit's attainment over repeats of a level: counts added, and the independent samples among them."""
-    known = [each for each in repeats if each.ci95 is not None]
+    known = [repeat for repeat in repeats if repeat.ci95 is not None]
     if len(known) < 2:
         return known[0] if known else repeats[0]
     n = sum(each.n for each in known)
@@ -333,12 +333,12 @@ def judged(repeats: Sequence[Sequence[Attainment]], failed: int) -> Judged:
     A failed repeat missed the SLO by overload. As many of them as valid ones leave it unresolved, more make it missed.
     """
     limits: dict[object, list[Attainment]] = defaultdict(list)
-    for each in (each for attainments in repeats for each in attainments):
+    for each in (attainment for attainments in repeats for attainment in attainments):
         limits[each.class_, each.limit].append(each)
     if not limits or failed >= len(repeats):
         most = Outcome.MISSED if failed > len(repeats) else Outcome.UNRESOLVED
         return Judged(most, most, ())
-    together = tuple(pooled(each) for each in limits.values())
+    together = tuple(pooled(limit) for limit in limits.values())
     found = outcome(together)
     return Judged(found, leaning(together) if found == Outcome.UNRESOLVED else found, together)
 

@@ -301,7 +301,7 @@ def fit(batch: Floats, context: Floats, seconds: Floats, weight: Floats) -> Step
     off = seconds - A @ (found / scale)
     steps = float(weight.sum())
     spread = math.sqrt(float(weight @ off**2) / steps) / float(weight @ seconds / steps)
-    a, b, c = (round(float(each), 12) for each in coefficients)
+    a, b, c = (round(float(coefficient), 12) for coefficient in coefficients)
     return Step(a, b, c, round(spread / math.sqrt(max(1.0, steps - len(chosen))), 9))
 
 

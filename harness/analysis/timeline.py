@@ -58,7 +58,7 @@ def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Ti
         return list(zip(middles.tolist(), values.tolist(), strict=True))
 
     def gauges(figure: Figure) -> dict[str, Line]:
-        sources = dict.fromkeys(each.source for each in samples if each.source.split(" ")[0] == SERVER)
+        sources = dict.fromkeys(sample.source for sample in samples if sample.source.split(" ")[0] == SERVER)
         found = {each.partition(" ")[2]: Scrapes(samples, (0.0, end_s), each).over_time(figure) for each in sources}
         return {name: points for name, points in found.items() if points}
 

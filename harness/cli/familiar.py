@@ -298,7 +298,7 @@ def _unknown(name: str, ours: Ours) -> str:
     if not way_out:
         others = [option for tool in tools() for option in tool.options] if ours.measures else []
         bare = {each.lstrip("-"): each for each in [*others, *ours.options, *ours.alone]}
-        near = [bare[each] for each in difflib.get_close_matches(name.lstrip("-"), bare, n=3)]
+        near = [bare[match] for match in difflib.get_close_matches(name.lstrip("-"), bare, n=3)]
         near.sort(key=lambda each: (-difflib.SequenceMatcher(None, each, name).ratio(), each not in ours.options))
         near = [each for each in ours.options if each.startswith(name)] or near  # it was cut short
         if near:

@@ -179,7 +179,7 @@ def _nearest_verb(error: click.exceptions.NoSuchCommand) -> str:
         return f"did you mean `knee run {name}`?"
     if name in {word for tool in familiar.tools() for words in tool.words for word in words.split()[:1]} - {*VERBS}:
         return f"did you mean `knee run {name} …`?"
-    if error.ctx and f"--{name}" in {each for param in error.ctx.command.params for each in param.opts}:
+    if error.ctx and f"--{name}" in {opt for param in error.ctx.command.params for opt in param.opts}:
         return f"did you mean `{error.ctx.command_path} --{name}`?"
     near = VERBS.get(name) or next(iter(error.possibilities or ()), "")
     return f"did you mean `{error.ctx.command_path if error.ctx else 'knee'} {near}`?" if near else ""

@@ -44,7 +44,7 @@ Examples:
 
 def _ready(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Completes the name of a ready scenario."""
-    return [each.name for each in ready.scenarios() if each.name.startswith(incomplete)]
+    return [scenario.name for scenario in ready.scenarios() if scenario.name.startswith(incomplete)]
 
 
 def options_without(*names: str) -> Callable[[F], F]:
@@ -135,7 +135,7 @@ def _note_bound(resolved: Scenario, flags: dict[str, Any]) -> None:
 def _note_no_effect(printing: str, *but: str) -> None:
     """Print a note with the options of a measurement, which a command that only prints does not use."""
     used = {printing, "--size", "--trust-remote-code", "--allow-env", *map(flag_of, but)}
-    every = [each for each in click.get_current_context().command.params if isinstance(each, Option)]
+    every = [param for param in click.get_current_context().command.params if isinstance(param, Option)]
     idle = [each.opts[0] for each in every if each.of_run and not each.of_run.sets and _is_typed(each)]
     if idle := [name for name in idle if name not in used]:
         click.echo(f"note: nothing is measured, so {', '.join(idle)} has no effect", err=True)
@@ -327,12 +327,12 @@ def typed_variables(flags: dict[str, Any]) -> set[str]:
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
     """Return the scenario among the arguments; addresses among them are --url's."""
     paths = list(arguments)
-    urls = [each for each in paths if is_address(each) or ":" in each]  # else host:port, or limits
+    urls = [path for path in paths if is_address(path) or ":" in path]  # else host:port, or limits
     if urls and flags["url"]:
         raise click.UsageError(f"--url and an address without it: {', '.join(urls)}; write all of them as --url")
-    flags["url"] = flags["url"] or tuple(each if is_address(each) else f"http://{each}" for each in urls)
-    paths = [each for each in paths if each not in urls]
-    if values := [each for each in paths if (each.isdigit() or set(each) & set("=±,")) and not Path(each).exists()]:
+    flags["url"] = flags["url"] or tuple(url if is_address(url) else f"http://{url}" for url in urls)
+    paths = [path for path in paths if path not in urls]
+    if values := [path for path in paths if (path.isdigit() or set(path) & set("=±,")) and not Path(path).exists()]:
         way_out = "write several numbers with commas (--levels 1,2,4), and a value with blanks in quotes"
         raise click.UsageError(f"{' '.join(values)}: no scenario; {way_out}")
     if len(paths) > 1:

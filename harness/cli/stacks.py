@@ -56,7 +56,7 @@ def list_() -> None:
     from harness.run.stacks import command
 
     recipes = [(name, command.shipped(name).title) for name in command.names()]
-    campaigns = [(each.name, each.question) for each in ready.campaigns()]
+    campaigns = [(campaign.name, campaign.question) for campaign in ready.campaigns()]
     width = max(len(name) for name, _ in recipes + campaigns)
     for heading, rows in (("recipes", recipes), ("campaigns", campaigns)):
         print(f"{heading}:")

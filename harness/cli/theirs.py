@@ -136,11 +136,11 @@ def _address(parts: Parts, *, certain: bool) -> None:
     if not urls and not parts.alone and not parts.has("--resume", "--list") and certain and parts.url:
         parts.about.append(f"no address: {parts.url}, as {parts.tool} has it")
         urls = [parts.url]
-    urls = [each if is_address(each) else f"http://{each}" for each in urls]
+    urls = [url if is_address(url) else f"http://{url}" for url in urls]
     if path:
         urls = [each for each in parts.alone if is_address(each)] + urls
         parts.alone = [each for each in parts.alone if not is_address(each)]
-        urls = [each if _path(each) else f"{each.rstrip('/')}/{path.lstrip('/')}" for each in urls]
+        urls = [url if _path(url) else f"{url.rstrip('/')}/{path.lstrip('/')}" for url in urls]
     if urls:
         parts.say("--url", urls)
 
@@ -195,7 +195,7 @@ def _load(parts: Parts, *, certain: bool) -> None:
         levels = [cap]
         parts.about.append(f"--max-concurrency {cap} holds {cap} in flight, as {parts.tool} does: --levels {cap}")
     if requests:
-        counts = [units.count(each, "--max-requests") for each in requests]
+        counts = [units.count(request, "--max-requests") for request in requests]
         parts.say("--max-requests", [str(sum(counts) if len(counts) > 1 else counts[0] * (len(levels) or 1))])
     if texts := parts.taken.get("--max-requests"):
         count = 0 if texts[-1].startswith("-") else units.count(texts[-1], "--max-requests")

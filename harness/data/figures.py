@@ -279,4 +279,4 @@ def value_types(annotated: Any) -> list[type]:
     """Return the classes that a field's value may be of; `UNSET` and None too, no list or dictionary."""
     plain = get_args(annotated)[0] if get_origin(annotated) is Annotated else annotated
     members = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
-    return [each for each in members if isinstance(each, type)]
+    return [member for member in members if isinstance(member, type)]

@@ -99,12 +99,12 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
     def step(self, context: float) -> float:
         """Return the seconds of one request's decode step: W(1) and the KV of its context and of its new token."""
-        windows = sum((min(context, each.tokens) + 1) * each.kv for each in self.windows)
+        windows = sum((min(context, window.tokens) + 1) * window.kv for window in self.windows)
         return self.weights + (context + 1) * self.kv + windows
 
     def token(self, P: float) -> float:
         """Return the seconds of one prompt token more, after P of them."""
-        windows = sum(2 * each.prompt_attend * min(P, each.tokens) for each in self.windows)
+        windows = sum(2 * window.prompt_attend * min(P, window.tokens) for window in self.windows)
         return self.prompt + P * self.attend + windows
 
 

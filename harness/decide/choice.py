@@ -126,15 +126,15 @@ def choose(
         demand=demand,
         figures=figures,
     )
-    found = [each for card in cards for each in _sizes(asked, card)]
+    found = [size for card in cards for size in _sizes(asked, card)]
     return sorted(found, key=lambda each: _order(each, rank, workload.output_tokens))
 
 
 def best_sizes(choices: Iterable[Choice]) -> list[Choice]:
     """Return the first choice of each card (GPU), in the order of the choices, which come best first."""
     best: dict[str, Choice] = {}
-    for each in choices:
-        best.setdefault(each.gpu, each)
+    for choice in choices:
+        best.setdefault(choice.gpu, choice)
     return list(best.values())
 
 

@@ -106,7 +106,7 @@ def grid(tries: Sequence[str]) -> list[Setting]:
 
 def ordered(settings: Sequence[Setting]) -> list[Setting]:
     """Return the settings that are tried, the one that is predicted to be best first."""
-    return sorted((each for each in settings if not each.left_out), key=lambda each: -(each.predicted or 0.0))
+    return sorted((setting for setting in settings if not setting.left_out), key=lambda each: -(each.predicted or 0.0))
 
 
 def unit_s(settings: int, start_s: float, max_seconds: float | None, *, searched: bool = False) -> float:

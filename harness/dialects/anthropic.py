@@ -92,11 +92,11 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
     functions = [tool.get("function", tool) for tool in tools]
     defined = [
         {
-            "name": each.get("name"),
-            "description": each.get("description", ""),
-            "input_schema": each.get("parameters") or {"type": "object", "properties": {}},
+            "name": function.get("name"),
+            "description": function.get("description", ""),
+            "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
         }
-        for each in functions
+        for function in functions
     ]
     fields: dict[str, Any] = {"messages": rest}
     return fields | ({"system": system} if system else {}) | ({"tools": defined} if tools else {})

@@ -124,7 +124,7 @@ def _natural(fields: dict[str, Any]) -> dict[str, Any]:
 def _with_images(message: Message, images: Sequence[str]) -> dict[str, Any]:
     """Return a message with image parts behind its text, as OpenAI's chat has them."""
     parts: list[dict[str, Any]] = [*message.parts] or [{"type": "text", "text": message.content}]
-    parts += [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{each}"}} for each in images]
+    parts += [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}} for image in images]
     return {"role": message.role, "content": parts}
 
 

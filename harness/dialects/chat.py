@@ -42,7 +42,7 @@ _whole = msgspec.json.Decoder(_Whole).decode
 def _read_whole(data: bytes) -> Chunk:
     """Return the chunk of an answer that did not stream."""
     found = _whole(data)
-    choices = [Choice(each.message or Delta(), finish_reason=each.finish_reason) for each in found.choices]
+    choices = [Choice(choice.message or Delta(), finish_reason=choice.finish_reason) for choice in found.choices]
     return Chunk(choices, found.usage, found.error, found.timings)
 
 

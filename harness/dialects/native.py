@@ -108,7 +108,7 @@ def _read_ollama(data: bytes) -> Chunk:
 
 
 def _ollama_prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
-    fields: dict[str, Any] = {"messages": [{"role": each.role, "content": each.text} for each in messages]}
+    fields: dict[str, Any] = {"messages": [{"role": message.role, "content": message.text} for message in messages]}
     return fields | {"tools": tools} if tools else fields
 
 

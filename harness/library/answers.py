@@ -94,7 +94,7 @@ def _of_run(run: Measurement) -> Measured:
 
 def _point(row: Sequence[float]) -> Point:
     figures = [float(each) for each in row]
-    if len(figures) not in (2, 3) or not all(math.isfinite(each) and each > 0 for each in figures):
+    if len(figures) not in (2, 3) or not all(math.isfinite(figure) and figure > 0 for figure in figures):
         way_out = "give (concurrency, output tokens per second) or a standard error as well, each above 0"
         raise HarnessError(f"{row!r} is no point", place="fit", way_out=way_out)
     return Point(figures[0], None, figures[1], figures[2] if len(figures) == 3 else None)
@@ -108,7 +108,7 @@ def compare(*stacks: str | Path, vary: str = "", force: bool = False, format: st
     up, and `force` ranks although something else does. `format` names the files' format, where their content does not
     say it. Raise HarnessError if nothing can be compared.
     """
-    found = runs.labelled([str(each) for each in stacks], format)
+    found = runs.labelled([str(stack) for stack in stacks], format)
     return comparison.compare(found, vary=fairness.varied(vary), forced=force)
 
 

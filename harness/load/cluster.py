@@ -87,9 +87,9 @@ def joined(address: str) -> Iterator[list[Node]]:
     ray._private.worker._worker_logs_enabled = False  # else what nodes report is printed between our own output
     try:
         yield [
-            Node(each["NodeID"], each["NodeManagerAddress"], int(each["Resources"].get("CPU", 0)))
-            for each in ray.nodes()
-            if each["Alive"]
+            Node(node["NodeID"], node["NodeManagerAddress"], int(node["Resources"].get("CPU", 0)))
+            for node in ray.nodes()
+            if node["Alive"]
         ]
     finally:
         ray.shutdown()

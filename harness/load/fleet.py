@@ -51,11 +51,11 @@ class FleetTransport:
 
     @property
     def resent(self) -> int:
-        return sum(each.resent for each in self._transports)
+        return sum(transport.resent for transport in self._transports)
 
     @property
     def stamped(self) -> bool:
-        return all(each.stamped for each in self._transports)
+        return all(transport.stamped for transport in self._transports)
 
     def request(self, request_id: str, body: bytes, session: str = "") -> _Unsent:
         return request_id, body, session

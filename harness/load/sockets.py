@@ -274,7 +274,7 @@ class SocketTransport:
 
         Those that failed come last.
         """
-        up = [each for each in self._addresses if each not in self._down] or self._addresses
+        up = [address for address in self._addresses if address not in self._down] or self._addresses
         alike = [each for each in up if each[0] == up[0][0]]
         at, self._turn = self._turn % max(1, len(alike)), self._turn + 1
         return list(dict.fromkeys([*alike[at:], *alike[:at], *up, *self._addresses]))

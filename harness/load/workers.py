@@ -99,8 +99,8 @@ class _Worker:
             worker=self.number,
             node=self.link.node,
             offset_s=first * 1e-9,
-            error_s=max(each.error_ns for each in self.offsets) * 1e-9,
-            drift_s=max((each.ns - first for each in self.offsets), key=abs) * 1e-9,
+            error_s=max(offset.error_ns for offset in self.offsets) * 1e-9,
+            drift_s=max((offset.ns - first for offset in self.offsets), key=abs) * 1e-9,
             estimates=len(self.offsets),
         )
 
@@ -203,7 +203,7 @@ class Workers:
         self._prepared += 1
         count = self._plans[0].workers
         opened, slots = shares(connections, count), shares(level.concurrency or 0, count)
-        busy = sum(each > 0 for each in slots)  # the first ones: a worker without a slot sends nothing
+        busy = sum(slot > 0 for slot in slots)  # the first ones: a worker without a slot sends nothing
         sends = [*shares(level.requests or 0, max(1, busy)), *[0] * count]
         for worker, plan in zip(self._workers, self._plans, strict=True):
             worker.link.send(Prepare(self._prepared, opened[plan.worker]))

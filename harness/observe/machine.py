@@ -106,10 +106,10 @@ def _cache(cpus: Sequence[int]) -> int:
     """Return the bytes of the last-level caches of these cores, each counted once."""
     found: dict[tuple[int, str], int] = {}
     for cpu in cpus:
-        for each in (_SYS / f"cpu{cpu}" / "cache").glob("index*"):
-            size, level = _text(each / "size").strip(), _text(each / "level").strip()
+        for path in (_SYS / f"cpu{cpu}" / "cache").glob("index*"):
+            size, level = _text(path / "size").strip(), _text(path / "level").strip()
             if size.endswith("K") and level.isdigit():
-                found[int(level), _text(each / "shared_cpu_list")] = int(size[:-1]) * 1024
+                found[int(level), _text(path / "shared_cpu_list")] = int(size[:-1]) * 1024
     last = max((level for level, _ in found), default=0)
     return sum(size for (level, _), size in found.items() if level == last) or _USUAL_CACHE
 

@@ -275,7 +275,7 @@ def _level(C: int, ends: Sequence[_Pools], slo: Mapping[str, float]) -> Disaggre
     full, most = min(ends[1].most().items(), key=lambda each: each[1])
     return DisaggregatedLevel(
         concurrency=C,
-        output_tokens_per_s=Band(*(each * G for each in rates)),
+        output_tokens_per_s=Band(*(rate * G for rate in rates)),
         requests_per_s=Band(*rates),
         ttft_s=found.ttft,
         ttft_p99_s=found.ttft_p99,

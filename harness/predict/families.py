@@ -262,7 +262,7 @@ def _pooler(config: Config) -> int:
     if not fields:
         return 0
     names = ("num_cross_heads", "cross_dim_head", "latent_dim", "num_latents_value")
-    heads, width, latent, learnt = (whole(fields.get(each), each, config.name) for each in names)
+    heads, width, latent, learnt = (whole(fields.get(name), name, config.name) for name in names)
     return 4 * heads * width * latent + 3 * 4 * latent * latent + learnt * latent
 
 

@@ -125,7 +125,7 @@ def _averaged(points: Iterable[CalibrationPoint]) -> dict[float, CalibrationPoin
         by.setdefault(point.concurrency, []).append(point)
     out = {}
     for C, repeats in by.items():
-        tokens, itl, ttft = (_mean([getattr(each, figure) for each in repeats]) for figure in FIGURES)
+        tokens, itl, ttft = (_mean([getattr(repeat, figure) for repeat in repeats]) for figure in FIGURES)
         out[C] = CalibrationPoint(concurrency=C, output_tokens_per_s=tokens or 0.0, itl_s=itl, ttft_s=ttft)
     return out
 

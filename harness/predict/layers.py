@@ -106,7 +106,7 @@ def _sorts(config: Config) -> list[str]:
     if "indexer_types" in config.family.reads:
         return _choices(config, L)
     if ratios := indices(config, "compress_ratios"):  # those after the last layer are of one that drafts tokens
-        return [f"{_COMPRESSED}{each}" if each else _WINDOW for each in ratios[:L]]
+        return [f"{_COMPRESSED}{ratio}" if ratio else _WINDOW for ratio in ratios[:L]]
     if choosing := indices(config, "sparse_attention_freq"):
         return [_CHOOSING if each else _FULL for each in choosing]
     if linear := indices(config, "kda_layers"):  # they count from 1

@@ -349,17 +349,17 @@ def _means(entry: str, names: list[str]) -> list[bool]:
         import pyarrow.compute as pc
 
         # RE2, whose time is linear in the text, so that no config holds up a prediction
-        texts = pa.array(["\n".join(_spellings(each)) for each in names], pa.string())
+        texts = pa.array(["\n".join(_spellings(name)) for name in names], pa.string())
         return [bool(each) for each in pc.match_substring_regex(texts, f"(?m)^(?:{entry[3:]})").to_pylist()]
     for found, same in _ALIKE:
         entry = found.sub(same, entry)
     if "*" in entry:
         globs = (entry, f"{entry}.*")
         return [
-            any(fnmatchcase(each, glob) for glob in globs) or fnmatchcase(f"{each}.weight", entry) for each in names
+            any(fnmatchcase(name, glob) for glob in globs) or fnmatchcase(f"{name}.weight", entry) for name in names
         ]
     whole = f".{_EXPERT.sub('.experts', entry)}."
-    return [whole in f".{each}." for each in names]
+    return [whole in f".{name}." for name in names]
 
 
 def _beyond(entry: str, modules: list[tuple[str, str, int]]) -> bool:

@@ -312,7 +312,7 @@ def _by_steps(
     from harness.predict.stepped import at_levels  # predictions in closed form start without it
 
     cost, cap, mean = step.step_cost(model, deployment), batch_cap(closed.caps), means(mixture)
-    top = max(1, math.floor(cap)) if cap < math.inf else max((each.concurrency for each in closed.levels), default=1)
+    top = max(1, math.floor(cap)) if cap < math.inf else max((level.concurrency for level in closed.levels), default=1)
     predicted = [*predict(model, deployment, mean, [1, top]).levels, *closed.levels]
     stepped = at_levels(model, deployment, mixture, predicted)
     single, plateau, *levels = map(_replaced, predicted, stepped)

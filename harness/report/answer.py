@@ -258,7 +258,7 @@ def _limit(judged: Attainment) -> str:
 def _missed_at(load: float | None, judged: Sequence[LevelSummary]) -> list[Fact]:
     """Return a line on the limits that are missed at `load`, with the share of requests within each."""
     for level in judged:
-        missed = [each for each in level.slo if each.outcome == Outcome.MISSED]
+        missed = [attainment for attainment in level.slo if attainment.outcome == Outcome.MISSED]
         if missed and level.load == load:
             shares = [f"{_limit(each)} ({percent(each.fraction)} within it)" for each in missed]
             return [Fact("Missed", f"{', '.join(shares)} at {load_of(level)}")]

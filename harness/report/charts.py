@@ -193,7 +193,7 @@ def _extent(summary: Summary) -> tuple[float, float]:
 def _predicted_rates(summary: Summary) -> list[tuple[float, float]]:
     """Return output tokens per second that the step machine predicts at each rate of an open loop."""
     levels = (summary.prediction.step_machine or []) if summary.prediction and summary.open_loop else []
-    return [(each.rate, each.output_tokens_per_s) for each in levels if each.rate and each.output_tokens_per_s]
+    return [(level.rate, level.output_tokens_per_s) for level in levels if level.rate and level.output_tokens_per_s]
 
 
 def _caps(summary: Summary) -> list[tuple[float, str]]:
@@ -263,7 +263,7 @@ def _fitted(summary: Summary) -> list[Series]:
     """Return the curve over the levels, with its 95 % band."""
     if summary.curve is None or summary.open_loop:
         return []
-    points = [Datum(each.in_flight, each.per_s, each.low, each.high) for each in summary.curve.line]
+    points = [Datum(point.in_flight, point.per_s, point.low, point.high) for point in summary.curve.line]
     return [Series(name="curve, 95 % band", tone="fitted", points=points, line="solid")] if points else []
 
 

@@ -19,10 +19,10 @@ def report(found: Report) -> Document:
     rows = found.decisions
     against = f" against {_places(found.baseline)}" if found.baseline else ""
     columns = [
-        Column("outcome", [_WORDS[Outcome(each.outcome)] for each in rows], words=True),
-        Column("threshold", [plain(each.threshold) for each in rows], words=True),
-        Column("measured", [measured(each) for each in rows], words=True),
-        *shown([Column("why", [_why(each) for each in rows], words=True)], ("",)),
+        Column("outcome", [_WORDS[Outcome(row.outcome)] for row in rows], words=True),
+        Column("threshold", [plain(row.threshold) for row in rows], words=True),
+        Column("measured", [measured(row) for row in rows], words=True),
+        *shown([Column("why", [_why(row) for row in rows], words=True)], ("",)),
     ]
     missed = frozenset(i for i, each in enumerate(rows) if each.outcome == Outcome.MISSED)
     return Document(
@@ -36,7 +36,7 @@ def report(found: Report) -> Document:
 
 def sentence(found: Report) -> str:
     """Return how many thresholds are met, missed and unresolved."""
-    outcomes = [each.outcome for each in found.decisions]
+    outcomes = [decision.outcome for decision in found.decisions]
     many = f"{len(outcomes)} threshold{'s' * (len(outcomes) != 1)}"
     counts = [
         f"{outcomes.count(outcome)} {outcome}" for outcome in (Outcome.MET, Outcome.MISSED, Outcome.UNRESOLVED)
@@ -118,21 +118,21 @@ def junit(found: Report) -> str:
     """Return JUnit XML, a test case a threshold: one that is missed is a failure, one that is unresolved an error."""
     root = ElementTree.Element("testsuites", name="knee check", time="0")
     suite = ElementTree.SubElement(root, "testsuite", name="knee check", skipped="0", time="0")
-    outcomes = [each.outcome for each in found.decisions]
+    outcomes = [decision.outcome for decision in found.decisions]
     for element in (root, suite):
         element.set("tests", str(len(outcomes)))
         element.set("failures", str(outcomes.count(Outcome.MISSED)))
         element.set("errors", str(outcomes.count(Outcome.UNRESOLVED)))
-    for each in found.decisions:
+    for decision in found.decisions:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=plain(_places(found.runs)), name=plain(each.threshold), time="0"
+            suite, "testcase", classname=plain(_places(found.runs)), name=plain(decision.threshold), time="0"
         )
-        text = joined(measured(each), _why(each))
-        if each.outcome == Outcome.MET:
+        text = joined(measured(decision), _why(decision))
+        if decision.outcome == Outcome.MET:
             ElementTree.SubElement(case, "system-out").text = text
         else:
-            kind = "failure" if each.outcome == Outcome.MISSED else "error"
-            ElementTree.SubElement(case, kind, type=each.outcome, message=text).text = text
+            kind = "failure" if decision.outcome == Outcome.MISSED else "error"
+            ElementTree.SubElement(case, kind, type=decision.outcome, message=text).text = text
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -140,11 +140,11 @@ def junit(found: Report) -> str:
 def github(found: Report) -> str:
     """Return workflow commands: an error a missed threshold, a warning an unresolved one, else one notice."""
     lines = []
-    for each in found.decisions:
-        if each.outcome != Outcome.MET:
-            level = "error" if each.outcome == Outcome.MISSED else "warning"
-            title = f"{each.outcome}: {plain(each.threshold)}"
-            lines.append(f"::{level} title={_property(title)}::{_data(joined(measured(each), _why(each)))}")
+    for decision in found.decisions:
+        if decision.outcome != Outcome.MET:
+            level = "error" if decision.outcome == Outcome.MISSED else "warning"
+            title = f"{decision.outcome}: {plain(decision.threshold)}"
+            lines.append(f"::{level} title={_property(title)}::{_data(joined(measured(decision), _why(decision)))}")
     return "\n".join(lines or [f"::notice title=knee check::{_data(sentence(found))}"]) + "\n"
 
 

@@ -23,7 +23,7 @@ def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float |
     """
     from harness.decide.choice import guessed, ranked_by
 
-    ranked = [(each, figure) for each in choices if not each.why_not and (figure := ranked_by(each, rank, G))]
+    ranked = [(choice, figure) for choice in choices if not choice.why_not and (figure := ranked_by(choice, rank, G))]
     if not ranked or ranked[0][0] is not choices[0]:
         return ""
     (first, least), *others = ranked
@@ -72,8 +72,8 @@ def sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> lis
     """
     from harness.decide.choice import guessed
 
-    fit = [each for each in choices if not each.why_not]
-    out = [each for each in choices if each.why_not]
+    fit = [choice for choice in choices if not choice.why_not]
+    out = [choice for choice in choices if choice.why_not]
     most = "tokens" if _decodes(fit) else "requests"
     demand = any(each.fleet for each in fit)
     by = {
@@ -100,8 +100,8 @@ def sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> lis
 
 def _doubts(choices: Sequence[Choice]) -> list[str]:
     """Return each doubt once, with its cards."""
-    every = dict.fromkeys(doubt for each in choices for doubt in each.doubts)
-    cards = {doubt: dict.fromkeys(each.gpu for each in choices if doubt in each.doubts) for doubt in every}
+    every = dict.fromkeys(doubt for choice in choices for doubt in choice.doubts)
+    cards = {doubt: dict.fromkeys(choice.gpu for choice in choices if doubt in choice.doubts) for doubt in every}
     return [f"{plain(doubt)}: {', '.join(of)}" for doubt, of in cards.items()]
 
 
@@ -110,12 +110,12 @@ def _cards(choice: Choice) -> str:
 
 
 def _decodes(choices: Sequence[Choice]) -> bool:
-    return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
+    return any(choice.output_tokens_per_s and choice.output_tokens_per_s.mid for choice in choices)
 
 
 def _known(choices: Sequence[Choice], spare: int = 0) -> list[Column]:
-    known = [each.constants for each in choices]
-    doubted = ["?" if each.doubts else "" for each in choices]
+    known = [choice.constants for choice in choices]
+    doubted = ["?" if choice.doubts else "" for choice in choices]
     return [Column("constants", known, words=True, spare=spare), Column("", doubted, words=True)]
 
 
@@ -125,18 +125,18 @@ def _choices(choices: Sequence[Choice], rank: str, *, whole: bool) -> list[Colum
     def spare(order: int) -> int:
         return 0 if whole else order
 
-    bands, per = [each.output_tokens_per_s for each in choices], "1M" if _decodes(choices) else "1M in"
+    bands, per = [choice.output_tokens_per_s for choice in choices], "1M" if _decodes(choices) else "1M in"
     columns = [
-        Column("GPU", [_cards(each) for each in choices], words=True),
-        Column(f"$/{per}", [number(each.usd_per_million) for each in choices]),
-        Column("at most", [number(each.usd_per_million_slow) for each in choices]),
-        *([Column(f"kWh/{per}", [number(each.kwh_per_million) for each in choices])] if rank == "power" else []),
+        Column("GPU", [_cards(choice) for choice in choices], words=True),
+        Column(f"$/{per}", [number(choice.usd_per_million) for choice in choices]),
+        Column("at most", [number(choice.usd_per_million_slow) for choice in choices]),
+        *([Column(f"kWh/{per}", [number(choice.kwh_per_million) for choice in choices])] if rank == "power" else []),
         Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
         Column("at least", [number(band.low) if band and band.low else MISSING for band in bands], spare=spare(3)),
-        Column("req/s", [number(each.requests_per_s) for each in choices]),
-        Column("at C", [number(each.concurrency) for each in choices]),
-        Column("ITL ms", [ms(each.itl_s) for each in choices]),
-        Column("TTFT ms", [ms(each.ttft_s) for each in choices]),
+        Column("req/s", [number(choice.requests_per_s) for choice in choices]),
+        Column("at C", [number(choice.concurrency) for choice in choices]),
+        Column("ITL ms", [ms(choice.itl_s) for choice in choices]),
+        Column("TTFT ms", [ms(choice.ttft_s) for choice in choices]),
         Column("$/h", [MISSING if each.usd_per_hour is None else f"{each.usd_per_hour:,.2f}" for each in choices]),
         Column("bound by", [limit_name(each.binding_cap or MISSING) for each in choices], words=True, spare=spare(2)),
         *_known(choices, spare(1)),
@@ -146,7 +146,7 @@ def _choices(choices: Sequence[Choice], rank: str, *, whole: bool) -> list[Colum
 
 def _fleets(choices: Sequence[Choice]) -> list[Column]:
     """Return the table of each card's replicas for the demand, with cost, power and latencies."""
-    rows = [(each, each.fleet) for each in choices if each.fleet]
+    rows = [(choice, choice.fleet) for choice in choices if choice.fleet]
     fleets = [fleet for _, fleet in rows]
     columns = [
         Column("GPU", [_cards(each) for each, _ in rows], words=True),

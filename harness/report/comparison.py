@@ -236,13 +236,13 @@ def curves(found: Comparison) -> Chart:
     crossovers = [pair.turnover for pair in found.pairs if pair.turnover is not None]
     guides = [
         Guide(
-            at=each.at.value or 0.0,
+            at=crossover.at.value or 0.0,
             tone="knee",
             line="dashed",
-            ci95=each.at.ci95,
-            label=f"turns over at {number(each.at.value)}",
+            ci95=crossover.at.ci95,
+            label=f"turns over at {number(crossover.at.value)}",
         )
-        for each in crossovers
+        for crossover in crossovers
     ]
     return Chart(
         name="curves",

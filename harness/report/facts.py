@@ -101,8 +101,8 @@ def _how_long(summary: Summary) -> str:
 
     It is for the share that met each limit there, and for how its samples clump.
     """
-    at = highest_up_to([each for each in summary.levels if each.slo], answer.slo_knee(summary)[0].met)
-    open_ = [each for each in at.slo if each.outcome == Outcome.UNRESOLVED] if at else []
+    at = highest_up_to([level for level in summary.levels if level.slo], answer.slo_knee(summary)[0].met)
+    open_ = [attainment for attainment in at.slo if attainment.outcome == Outcome.UNRESOLVED] if at else []
     more = [(slo.enough(each) or math.inf) / each.n for each in open_ if each.n]
     if at is None or not more or not math.isfinite(max(more)):
         return ""

@@ -39,7 +39,7 @@ def by_load(summary: Summary, title: str = "") -> Section:
         for valid, n in zip(same, measured, strict=True)
     ]
     repeats = [Column("", times, spare=12)] if any(times) else []
-    about = [_VALID if any(" of " in each for each in times) else _MEANS] if repeats else []
+    about = [_VALID if any(" of " in time for time in times) else _MEANS] if repeats else []
     load, *figures = columns(summary, rows)
     return _section(title, rows, [load, *repeats, *figures], about)
 
@@ -165,5 +165,5 @@ def _half(level: LevelSummary) -> str:
 
 def _outcome(level: LevelSummary) -> str:
     """Return the outcome of all limits of the SLO together."""
-    outcomes = [each.outcome for each in level.slo]
+    outcomes = [attainment.outcome for attainment in level.slo]
     return next((outcome for outcome in Outcome if outcome in outcomes), MISSING)

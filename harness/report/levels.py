@@ -208,7 +208,7 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
 
 def _phases(repeats: Sequence[LevelPhases]) -> LevelPhases | None:
     """Return the mean of how repeats of a level divide the server's time; of those that know it, if any does."""
-    known = [each for each in repeats if each.prefill_share.mean is not None] or repeats
+    known = [repeat for repeat in repeats if repeat.prefill_share.mean is not None] or repeats
     if len(known) < 2:
         return known[0] if known else None
     names = ("prefill_tokens_per_s", "decode_tokens_per_s", "prefill_share")
@@ -220,7 +220,7 @@ def _together(figure: Declared, repeats: Sequence[Any]) -> Any:
 
     A figure that a repeat lacks (UNSET) is UNSET, but a count is the sum of those that have it.
     """
-    known = [each for each in repeats if each is not UNSET]
+    known = [repeat for repeat in repeats if repeat is not UNSET]
     if len(known) < len(repeats):
         return UNSET if figure.kind is not int else sum(known) or UNSET
     if figure.kind is Spread:
@@ -236,7 +236,7 @@ def _estimate(repeats: Sequence[Estimate]) -> Estimate:
     >>> _estimate([Estimate(98.0), Estimate(100.0), Estimate(102.0)]).mean
     100.0
     """
-    known = [each.mean for each in repeats if each.mean is not None]
+    known = [repeat.mean for repeat in repeats if repeat.mean is not None]
     if len(known) < _FEWEST:
         return Estimate(known_mean(known))
     mean = float(np.mean(known))

@@ -23,18 +23,18 @@ _LABELS = 6  # most labels on the axis of time
 def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
     """Return the table of result folders with each one's figure `name`; without `whole` it fits on a terminal."""
     rows = found.results
-    simulated = _SIMULATED if any(each.simulated for each in rows) else ""
+    simulated = _SIMULATED if any(row.simulated for row in rows) else ""
     scale, words = _shown(name, unit, rows)
-    figures = [_quantity(each.figure, "at least", scale, words) if each.figure else MISSING for each in rows]
+    figures = [_quantity(row.figure, "at least", scale, words) if row.figure else MISSING for row in rows]
     columns = [
-        Column("date", [_date(each) for each in rows], words=True),
-        Column("target", [plain(each.target or MISSING) for each in rows], words=True, spare=0 if whole else 1),
-        Column("model", [cut(plain(each.model or MISSING), 32) for each in rows], words=True, spare=0 if whole else 2),
-        Column("knee", [_quantity(each.knee, "above") for each in rows], words=True),
-        Column("plateau", [_quantity(each.plateau, "at least", words=each.per_s) for each in rows], words=True),
+        Column("date", [_date(row) for row in rows], words=True),
+        Column("target", [plain(row.target or MISSING) for row in rows], words=True, spare=0 if whole else 1),
+        Column("model", [cut(plain(row.model or MISSING), 32) for row in rows], words=True, spare=0 if whole else 2),
+        Column("knee", [_quantity(row.knee, "above") for row in rows], words=True),
+        Column("plateau", [_quantity(row.plateau, "at least", words=row.per_s) for row in rows], words=True),
         *([Column(plain(name), figures, words=True)] if name not in ("", "plateau", "knee") else []),
-        Column("status", [each.status + ", simulated" * each.simulated for each in rows], words=True),
-        Column("folder", [plain(each.place) for each in rows], words=True),
+        Column("status", [row.status + ", simulated" * row.simulated for row in rows], words=True),
+        Column("folder", [plain(row.place) for row in rows], words=True),
     ]
     return Document(simulated=simulated, sections=[Section(columns=columns if rows else ())])
 
@@ -60,11 +60,11 @@ def index(found: Listing, name: str, unit: str) -> Document:
 def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
     """Return the chart of a figure of every run over time; each model has a colour, and rings mark doubtful figures."""
     scale, words = _shown(name, unit, rows)
-    tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(PARTS), strict=False))
+    tones = dict(zip(dict.fromkeys(row.model for row in rows), itertools.cycle(PARTS), strict=False))
     points: dict[tuple[str | None, bool], list[Datum]] = {}
-    for each in rows:
-        if each.time is not None and each.figure is not None and each.figure.value is not None:
-            points.setdefault((each.model, bool(each.figure.why)), []).append(_datum(each, each.figure, scale, words))
+    for row in rows:
+        if row.time is not None and row.figure is not None and row.figure.value is not None:
+            points.setdefault((row.model, bool(row.figure.why)), []).append(_datum(row, row.figure, scale, words))
     series = [
         Series(
             name=cut(plain(model or "unnamed model"), 40) + (", provisional" if unsure else ""),
@@ -81,7 +81,7 @@ def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
     return Chart(
         name="over-time",
         title=plain(name),
-        simulated=_SIMULATED if any(each.simulated for each in rows) else "",
+        simulated=_SIMULATED if any(row.simulated for row in rows) else "",
         x=Scale(label="begun (UTC)", ends=(begin - room, end + room), ticks=_ticks(begin, end)),
         y=Scale(label=f"{plain(name)}, {words}" if words else plain(name), ends=(0.0, 1.1 * top or 1.0)),
         series=series,
@@ -102,7 +102,7 @@ def _shown(name: str, unit: str, rows: Sequence[Entry]) -> tuple[float, str]:
     if unit == expression.SECONDS:
         return 1e3, "ms"
     if unit == expression.PER_SECOND:
-        units = {each.per_s for each in rows}
+        units = {row.per_s for row in rows}
         own = units.pop() if name in ("plateau", "single_stream") and len(units) == 1 else ""
         return 1.0, own or unit_words(name)
     return (100.0, "%") if unit == expression.SHARE else (1.0, "")

@@ -34,7 +34,7 @@ def report(plan: Plan) -> Document:
 def answer(plan: Plan) -> list[Fact]:
     """Return the replicas, where each of them runs, and the cost; where no load meets the SLO, that and what helps."""
     at = plan.operating_point.at
-    limits = listed([plain(each) for each in plan.capacity.slo])
+    limits = listed([plain(limit) for limit in plan.capacity.slo])
     if at is None:
         if plan.exit_status == ExitStatus.MISSED:
             why, way_out = f"no measured load meets {limits}", "measure a lower load, or ask for a looser SLO"
@@ -55,7 +55,7 @@ def _replicas(plan: Plan) -> Fact:
     if documents:
         rate = f"{number(found.requests_per_s * documents)} documents/s in {rate}"
     users = f" from {number(plan.users)} users" if plan.users is not None else ""
-    utilization = next(each.utilization for each in found.options if each.replicas == found.replicas)
+    utilization = next(option.utilization for option in found.options if option.replicas == found.replicas)
     share = f"{percent(round(utilization, 3))} of what they carry"
     return Fact("Replicas", f"{found.replicas}{_spread(found.ci95)}", f"{rate}{users} at the peak, {share}")
 
@@ -108,11 +108,11 @@ def _sizes(plan: Plan) -> Section:
     rows, n = plan.fleet.options, plan.fleet.replicas
     names = {-1: "one fewer", 0: _MARK, 1: "one more"}
     columns = [
-        Column("", [names[each.replicas - n] for each in rows], words=True),
-        Column("replicas", [number(each.replicas) for each in rows]),
-        Column("utilisation", [percent(round(each.utilization, 3)) for each in rows]),
-        Column("one lost", [MISSING if each.one_lost is None else percent(round(each.one_lost, 3)) for each in rows]),
-        Column("$/month", [_usd(each.usd_per_month) for each in rows]),
+        Column("", [names[row.replicas - n] for row in rows], words=True),
+        Column("replicas", [number(row.replicas) for row in rows]),
+        Column("utilisation", [percent(round(row.utilization, 3)) for row in rows]),
+        Column("one lost", [MISSING if row.one_lost is None else percent(round(row.one_lost, 3)) for row in rows]),
+        Column("$/month", [_usd(row.usd_per_month) for row in rows]),
     ]
     return Section(columns=shown(columns), note="utilisation of the operating point's throughput, at the peak")
 
@@ -121,12 +121,12 @@ def _loads(capacity: Capacity) -> list[Column]:
     rows, first = capacity.loads, "TTFT" if capacity.counts.decodes else "E2E"
     return shown(
         [
-            Column("load", [number(each.load) for each in rows]),
-            Column(capacity.counts.per_s, [number(each.work_per_s.value) for each in rows]),
-            Column(f"{first} p50 ms", [ms(each.ttft_s.p50) for each in rows]),
-            Column(f"{first} p99 ms", [ms(each.ttft_s.p99) for each in rows]),
-            Column("ITL ms", [ms(each.itl_s.mean) for each in rows]),
-            Column("SLO", [each.slo or MISSING for each in rows], words=True),
+            Column("load", [number(row.load) for row in rows]),
+            Column(capacity.counts.per_s, [number(row.work_per_s.value) for row in rows]),
+            Column(f"{first} p50 ms", [ms(row.ttft_s.p50) for row in rows]),
+            Column(f"{first} p99 ms", [ms(row.ttft_s.p99) for row in rows]),
+            Column("ITL ms", [ms(row.itl_s.mean) for row in rows]),
+            Column("SLO", [row.slo or MISSING for row in rows], words=True),
         ]
     )
 

@@ -97,7 +97,7 @@ def legible(text: str) -> str:
     font, found = get_font(findfont(FontProperties())), ""
     for drawn, group in itertools.groupby(text, lambda each: each == "\n" or bool(font.get_char_index(ord(each)))):
         letters = list(group)
-        found += "".join(letters) if drawn else f"[{' '.join(f'U+{ord(each):04X}' for each in letters)}]"
+        found += "".join(letters) if drawn else f"[{' '.join(f'U+{ord(letter):04X}' for letter in letters)}]"
     return found
 
 

@@ -180,11 +180,11 @@ def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
 def limit_columns(limits: Sequence[ThroughputLimit], prediction: Prediction) -> list[Column]:
     """Return every named limit with its value, and which one binds."""
     unit = "tok/s" if prediction.output_tokens else ""
-    effects = [_effect(each) + " ← binds" * (each.name == prediction.binding_cap) for each in limits]
+    effects = [_effect(limit) + " ← binds" * (limit.name == prediction.binding_cap) for limit in limits]
     return shown([
-        Column("limit", [limit_name(each.name) for each in limits], words=True),
-        Column("from C", ["never" if each.concurrency is None else number(each.concurrency) for each in limits]),
-        Column(unit, [number(each.tokens_per_s) for each in limits]),
+        Column("limit", [limit_name(limit.name) for limit in limits], words=True),
+        Column("from C", ["never" if limit.concurrency is None else number(limit.concurrency) for limit in limits]),
+        Column(unit, [number(limit.tokens_per_s) for limit in limits]),
         Column("", effects, words=True),
     ])  # fmt: skip
 
@@ -276,17 +276,17 @@ def disaggregated(found: Disaggregated) -> Document:
     ]
     at = "At most" if found.rate is None else f"At {number(found.rate)} requests/s"
     levels = found.levels
-    bands = [each.output_tokens_per_s for each in levels]
+    bands = [level.output_tokens_per_s for level in levels]
     together = [
-        Column("C", [number(each.concurrency) for each in levels]),
-        Column("tok/s", [number(each.mid) for each in bands]),
-        Column("low", [number(each.low) for each in bands]),
-        Column("high", [number(each.high) for each in bands]),
-        Column("req/s", [number(each.requests_per_s.mid) for each in levels]),
-        Column("ITL ms", [ms(each.itl_s) for each in levels]),
-        Column("TTFT ms", [ms(each.ttft_s) for each in levels]),
+        Column("C", [number(level.concurrency) for level in levels]),
+        Column("tok/s", [number(band.mid) for band in bands]),
+        Column("low", [number(band.low) for band in bands]),
+        Column("high", [number(band.high) for band in bands]),
+        Column("req/s", [number(level.requests_per_s.mid) for level in levels]),
+        Column("ITL ms", [ms(level.itl_s) for level in levels]),
+        Column("TTFT ms", [ms(level.ttft_s) for level in levels]),
         _slo(levels),
-        Column("bound by", [each.bound_by for each in levels], words=True),
+        Column("bound by", [level.bound_by for level in levels], words=True),
     ]
     return Document(
         sections=[
@@ -348,14 +348,14 @@ def _share_columns(found: Disaggregated) -> list[Column]:
     """Return the table of the split that was asked about, the best one, and as many GPUs that do both."""
     other = found.best.requests_per_s_slow and _shared_out(found.best) != _shared_out(found.asked)
     rows = [found.asked, *([found.best] if other else []), found.together]
-    used = [found.rate / each.requests_per_s_slow if found.rate and each.concurrency else None for each in rows]
+    used = [found.rate / row.requests_per_s_slow if found.rate and row.concurrency else None for row in rows]
     return shown([
-        Column("GPUs", [_shared_out(each) for each in rows], words=True),
-        Column("most req/s, at least", [number(each.requests_per_s_slow or None) for each in rows]),
+        Column("GPUs", [_shared_out(row) for row in rows], words=True),
+        Column("most req/s, at least", [number(row.requests_per_s_slow or None) for row in rows]),
         Column("used", [percent(each) for each in used]),
-        Column("C", [number(each.concurrency) for each in rows]),
-        Column("tok/s", [number(each.output_tokens_per_s) for each in rows]),
-        Column("ITL ms", [ms(each.itl_s) for each in rows]),
-        Column("TTFT ms", [ms(each.ttft_s) for each in rows]),
-        Column("p99", [ms(each.ttft_p99_s) for each in rows]),
+        Column("C", [number(row.concurrency) for row in rows]),
+        Column("tok/s", [number(row.output_tokens_per_s) for row in rows]),
+        Column("ITL ms", [ms(row.itl_s) for row in rows]),
+        Column("TTFT ms", [ms(row.ttft_s) for row in rows]),
+        Column("p99", [ms(row.ttft_p99_s) for row in rows]),
     ])  # fmt: skip

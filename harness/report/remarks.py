@@ -71,7 +71,7 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
     others = [each for each in found if each not in invalid and _is_news(each, summary)]
     others.sort(key=lambda each: (each.gravity == Gravity.INVALID, _is_usual(each)))
     lines = [Remark(each.gravity, "", "", each.brief, "") for each in [*invalid, *others]]
-    return lines[: most if any(each.gravity != Gravity.NOTE for each in lines) else 1]
+    return lines[: most if any(line.gravity != Gravity.NOTE for line in lines) else 1]
 
 
 def _is_news(remark: Remark, summary: Summary) -> bool:

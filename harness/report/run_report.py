@@ -349,7 +349,7 @@ def distributions(summary: Summary, table: Table | None, levels: Sequence[Level]
 
 def _of_interest(summary: Summary) -> list[LevelSummary]:
     """Return the lowest level, that at the knee, and the highest."""
-    known = sorted((each for each in summary.levels if each.load is not None), key=lambda each: each.load or 0)
+    known = sorted((level for level in summary.levels if level.load is not None), key=lambda each: each.load or 0)
     wanted = [*known[:1], level_at_the_knee(summary), *known[-1:]]
     return [each for i, each in enumerate(wanted) if each is not None and each not in wanted[:i]]
 

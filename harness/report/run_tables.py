@@ -206,12 +206,12 @@ def operational(summary: Summary) -> doc.Section:
     if not checks:
         return doc.Section()
     columns = [
-        doc.Column("check", [_NAMES.get(each.name, plain(each.name)) for each in checks], words=True),
-        doc.Column("result", [plain(each.outcome) for each in checks], words=True),
-        doc.Column("figures", [_check_figures(each) for each in checks], words=True),
-        doc.Column("limit", [_limit(each) for each in checks], words=True),
-        doc.Column("at", [number(each.at) for each in checks]),
-        doc.Column("remark", [plain(each.message) or MISSING for each in checks], words=True, spare=1),
+        doc.Column("check", [_NAMES.get(check.name, plain(check.name)) for check in checks], words=True),
+        doc.Column("result", [plain(check.outcome) for check in checks], words=True),
+        doc.Column("figures", [_check_figures(check) for check in checks], words=True),
+        doc.Column("limit", [_limit(check) for check in checks], words=True),
+        doc.Column("at", [number(check.at) for check in checks]),
+        doc.Column("remark", [plain(check.message) or MISSING for check in checks], words=True, spare=1),
     ]
     return doc.Section("Operational checks", columns=columns)
 
@@ -240,7 +240,7 @@ def _limit(check: Check) -> str:
 def drift(summary: Summary) -> doc.Section:
     """Return a row for each figure of each level; an empty section where every window is shorter than five minutes."""
     per_s = "output tok/s" if unit_of(summary).decodes else unit_of(summary).per_s
-    rows = [_At(level, each, each[0]) for level in summary.levels for each in _figures(level, per_s)]
+    rows = [_At(level, figure, figure[0]) for level in summary.levels for figure in _figures(level, per_s)]
     heads: dict[str, Callable[[_At[tuple[str, float, Trend]]], str]] = {
         **_load(summary),
         "figure": lambda x: x.name,

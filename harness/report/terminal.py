@@ -68,7 +68,7 @@ def _section(section: doc.Section, console: Console) -> list[RenderableType]:
         parts += _table(section, console)
     parts += [Text(line, "" if section.title or i else "bold") for i, line in enumerate(section.lines)]
     if section.remarks:
-        rows = [(Text(each.gravity, _STYLES[each.gravity]), _remark(each, console)) for each in section.remarks]
+        rows = [(Text(remark.gravity, _STYLES[remark.gravity]), _remark(remark, console)) for remark in section.remarks]
         parts.append(_folding(rows))
     if section.note:
         parts.append(Text(section.note, "dim"))
@@ -144,7 +144,7 @@ def _width(columns: Sequence[doc.Column], gap: int) -> int:
 def _widths(columns: Sequence[doc.Column]) -> list[int]:
     """Return what each column takes on a terminal, its heading's longer line included."""
     texts = ([*column.head.split("\n"), *map(str, column.cells)] for column in columns)
-    return [max(map(cell_len, each)) for each in texts]
+    return [max(map(cell_len, text)) for text in texts]
 
 
 def _heads(columns: Sequence[doc.Column]) -> list[str]:

@@ -354,7 +354,7 @@ def write_telemetry(path: Path, samples: Sequence[Sample]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    cells = {name: array([getattr(each, name) for each in samples], kind) for name, kind in _SAMPLES.items()}
+    cells = {name: array([getattr(sample, name) for sample in samples], kind) for name, kind in _SAMPLES.items()}
     for compression in ("zstd", "none"):
         content = pa.BufferOutputStream()
         pq.write_table(pa.table(cells), content, compression=compression, use_dictionary=["source", "metric"])

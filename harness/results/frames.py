@@ -235,14 +235,14 @@ def _take(found: Spooled, payload: bytes) -> str:
 def unsound_level(level: Level, others: Mapping[int, Level]) -> str:
     """Return what is impossible about a level that was read (times, window, load, number); "" if nothing is."""
     moments = [level.begin_s, level.window_start_s, level.window_end_s, level.end_s]
-    times = [each for each in moments if each is not None]
-    if not all(abs(each) < LATEST_S for each in times) or times != sorted(times):
+    times = [moment for moment in moments if moment is not None]
+    if not all(abs(time) < LATEST_S for time in times) or times != sorted(times):
         return "times that do not follow each other"
     start, end = level.window_start_s, level.window_end_s
     if end is not None and (start is None or not 0 < end - start < _LONGEST_WINDOW_S):
         return "a window that is none"
     loads = [each for each in (level.concurrency, level.rate) if each is not None]
-    if not loads or not all(0 < each < _MOST for each in loads):
+    if not loads or not all(0 < load < _MOST for load in loads):
         return "no load"
     if level.index not in others and not (0 <= level.index < _MOST and len(others) < MOST_LEVELS):
         return "a number that is none"
@@ -276,9 +276,9 @@ def _sound(record: Record, levels: Collection[int]) -> bool:
     )  # fmt: skip
     if r.level not in levels or not 0 <= r.bytes_received < 1 << 62:
         return False
-    if not all(each is None or -LATEST_S < each < LATEST_S for each in times):
+    if not all(time is None or -LATEST_S < time < LATEST_S for time in times):
         return False
-    if not all(each is None or 0 <= each <= _MOST for each in counts):
+    if not all(count is None or 0 <= count <= _MOST for count in counts):
         return False
     if r.score is not None and not 0 <= r.score <= 1:
         return False

@@ -75,8 +75,8 @@ def _shards(run: Result) -> list[Shard]:
     """Return the shards that a folder's run consists of (several after a merge), each with its host and client."""
     manifest = run.manifest
     return [
-        msgspec.structs.replace(each, host=each.host or manifest.host, client=each.client or manifest.client)
-        for each in manifest.shards or ()
+        msgspec.structs.replace(shard, host=shard.host or manifest.host, client=shard.client or manifest.client)
+        for shard in manifest.shards or ()
     ]
 
 

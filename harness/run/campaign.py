@@ -204,7 +204,7 @@ def run(
             if levelmap.is_map(folder):
                 cells, signalled = levelmap.read(folder).cells, ExitStatus.SIGNALLED
                 campaign.known = {
-                    each.name: each for each in cells if each.status is not None and each.status < signalled
+                    cell.name: cell for cell in cells if cell.status is not None and cell.status < signalled
                 }
             return _whole(campaign, view, command, agreed)
     shown = scenarios.shown(scenario, scenarios.secrets(scenario, os.environ))

@@ -97,7 +97,7 @@ def _in_all(
 ) -> Estimate:
     """Return the estimate of all levels, where a window that lasts until it is precise has `precise_s` seconds."""
     spec, inputs = scenario.ramp, scenario.workload.inputs or 1
-    lasting = [each.around_s + (each.window_s or precise_s) for each in levels]
+    lasting = [level.around_s + (level.window_s or precise_s) for level in levels]
     if times and spec.max_seconds:  # the requests of a trace are not spread evenly over its time
         lasting = [min(lasts_s, spec.max_seconds) for lasts_s in lasting]
     sent = [_sent(each.rate, lasts_s, times) for each, lasts_s in zip(levels, lasting, strict=True)]

@@ -30,12 +30,12 @@ async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
 
 async def reset_cache(endpoint: Endpoint) -> None:
     """Ask every server to empty its prefix cache; raise HarnessError if one has no such page or does not answer 200."""
-    for each in endpoint.replicas or (endpoint,):
-        place, fact = f"--reset-cache, {each.address.place}", ""
-        async with client(each.wire.target, connect_s=CONNECT_S) as api:
+    for replica in endpoint.replicas or (endpoint,):
+        place, fact = f"--reset-cache, {replica.address.place}", ""
+        async with client(replica.wire.target, connect_s=CONNECT_S) as api:
             for path in _RESET:
                 try:
-                    page = await control.page(api, each.address.path(path), _RESET_S, b"{}")
+                    page = await control.page(api, replica.address.path(path), _RESET_S, b"{}")
                 except control.TransportError as error:
                     raise HarnessError(str(error), place=place) from None
                 if page.status == 200:

@@ -135,7 +135,7 @@ class LiveState:
         self._sampler = progress.worker if self._sampler is None else self._sampler
         samples = host.samples(progress.time_s) if progress.worker == self._sampler else []
         if self._machine:
-            samples = [msgspec.structs.replace(each, metric=self._machine + each.metric) for each in samples]
+            samples = [msgspec.structs.replace(sample, metric=self._machine + sample.metric) for sample in samples]
         if last is not None:
             samples += telemetry.samples(last, progress)
             self.cpu[progress.worker] = (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s)

@@ -81,7 +81,7 @@ async def first(
         scenario_digest=scenarios.digest(shown),
         workload=workload,
         url="sim:" if profile else endpoint.address.place,
-        urls=[each.address.place for each in endpoint.replicas] or UNSET,
+        urls=[replica.address.place for replica in endpoint.replicas] or UNSET,
         model=endpoint.model.name,
         api=endpoint.api,
         unit=UNSET if endpoint.unit.decodes else endpoint.unit.value,  # type: ignore[arg-type]  # it is one of the two
@@ -144,7 +144,7 @@ async def _agents(
     caching = endpoint.published.cache_config.get("enable_prefix_caching") != "False"
     if profile is not None:
         caching = profile.deployment.prefix_caching
-    levels = [each for each in prediction.levels(scenario) if each <= agents.MOST]
+    levels = [level for level in prediction.levels(scenario) if level <= agents.MOST]
     if deployed is None or not caching or not scenario.has_tasks or scenario.load.is_open or not levels:
         return None
     source, template, (made, where) = sourced(scenario, endpoint.prompts), endpoint.prompts.added_tokens, deployed

@@ -186,7 +186,7 @@ def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str
         fact = "no two of its rows belong to one session"
         raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")
     lengths = tasks.lengths(scenario, path)
-    prompts, answers = (sum(each[i] for each in lengths) / len(lengths) for i in (0, 1))
+    prompts, answers = (sum(length[i] for length in lengths) / len(lengths) for i in (0, 1))
     agents = table.row(0).after is not None  # formats of agents' traces have this
     return msgspec.structs.replace(found, input_tokens=prompts, output_tokens=answers, agents=agents)
 

@@ -104,7 +104,7 @@ def ended_at(manifest: Manifest, last_s: float) -> Manifest:
     if last.ended_s is not UNSET:
         return manifest
     ended = msgspec.structs.replace(last, ended_s=last_s)
-    sessions = [ended if each is last else each for each in manifest.sessions]
+    sessions = [ended if session is last else session for session in manifest.sessions]
     return msgspec.structs.replace(manifest, sessions=sessions)
 
 

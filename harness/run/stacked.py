@@ -47,7 +47,7 @@ def plan(scenario: Scenario, stacks: Sequence[Stack]) -> Plan:
         served_model, cpus = model(stack, scenario), scenario.hardware.host_cpus or ()
         api = scenario.target.api
         with endpoint.running(stack, served_model, api, view.note, cpus=cpus) as served:
-            pools = {each.name: each.url for each in served.start.pools or ()}
+            pools = {pool.name: pool.url for pool in served.start.pools or ()}
             target = msgspec.structs.replace(
                 wanted.target, url=served.url, model=served.model, pool_metrics=pools or UNSET
             )

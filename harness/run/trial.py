@@ -233,7 +233,7 @@ def _mark(progress: Progress, served: Served) -> Mark:
         fact = f"{progress.failed} requests to the reference endpoint failed"
         raise HarnessError(fact, place="trial", way_out=_WAY_OUT)
     times = [psutil.Process(pid).cpu_times() for pid in served.pids]
-    return Mark(progress, tuple(each.user + each.system for each in times))
+    return Mark(progress, tuple(time.user + time.system for time in times))
 
 
 def _peak(pid: int) -> int:

@@ -99,8 +99,8 @@ def begun(scenario: Scenario, stack: Stack, tries: Sequence[str], goal: Goal, co
     grid = tuning.grid(tries)
     in_flight = None if limited and goal != "plateau" else _common_load(scenario, stack, grid)
     settings = [_predicted(each, scenario, stack, goal, in_flight) for each in grid]
-    for each in settings:
-        tried = with_setting(stack, each, scenario)
+    for setting in settings:
+        tried = with_setting(stack, setting, scenario)
         commands.processes(tried, stacked.model(stack, scenario), itertools.repeat(0))
     if not tuning.ordered(settings):
         raise HarnessError(f"no setting is possible: {settings[0].left_out}", place="--try", way_out="try others")
@@ -299,7 +299,7 @@ def _common_load(scenario: Scenario, stack: Stack, settings: list[Setting]) -> i
             fact, way_out = "settings are compared at one load", "give one level, more than any of them serves at once"
             raise HarnessError(fact, place="--levels", way_out=way_out)
         return scenario.ramp.levels[0]
-    found = [with_setting(stack, each, scenario).spec.max_num_seqs for each in settings]
+    found = [with_setting(stack, setting, scenario).spec.max_num_seqs for setting in settings]
     known = [each for each in found if each is not None]
     if len(known) < len(found):
         fact = "how many requests a setting runs at once is not known"

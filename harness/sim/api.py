@@ -22,7 +22,7 @@ from harness.sim.machines import Machine
 from harness.sim.profile import Profile, Reference
 from harness.workload.hit_rate import hashes
 
-GENERATE = {each.root + each.path: each.server for each in DIALECTS.values() if each.server is not None}
+GENERATE = {dialect.root + dialect.path: dialect.server for dialect in DIALECTS.values() if dialect.server is not None}
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages
 
 # All of one length, so that every chunk of a stream has the same size and only its word changes.

@@ -51,8 +51,8 @@ def _values(value: Any, kind: Any, path: str, place: str) -> Any:
             return read(value, f"{place}: {path}")
         return _values(value, members[0], path, place)
     if origin in (Union, UnionType):
-        for each in members:
-            value = _values(value, each, path, place)
+        for member in members:
+            value = _values(value, member, path, place)
     elif origin in (list, Sequence):
         if isinstance(value, dict) and _is_table(members[0]):
             raise HarnessError(f"one table is no list at {path}", place=place, way_out=f"write it [[{path[2:]}]]")

@@ -137,10 +137,10 @@ def schema() -> dict[str, Any]:
     """
     found = msgspec.json.schema(Scenario)
     tables: dict[str, Any] = found["$defs"]
-    for each in tables.values():
-        if "description" in each:  # a docstring: Python before 3.13 leaves its indentation
-            each["description"] = inspect.cleandoc(each["description"])
-        each |= {"additionalProperties": False} if "properties" in each else {}
+    for table in tables.values():
+        if "description" in table:  # a docstring: Python before 3.13 leaves its indentation
+            table["description"] = inspect.cleandoc(table["description"])
+        table |= {"additionalProperties": False} if "properties" in table else {}
     for kind in dict.fromkeys(_kinds(Scenario)):
         for field in msgspec.structs.fields(kind):
             if _may_be_text(field.type):

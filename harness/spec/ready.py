@@ -50,7 +50,7 @@ def path(scenario: str, *, or_campaign: bool = False) -> Path:
     """
     if os.path.isfile(scenario) or os.sep in scenario or scenario.endswith(".toml"):
         return Path(scenario)
-    if or_campaign and scenario in [each.name for each in campaigns()]:
+    if or_campaign and scenario in [campaign.name for campaign in campaigns()]:
         return CAMPAIGNS / f"{scenario}.toml"
     known = [each.stem for each in sorted(FOLDER.glob("*.toml"))]
     if scenario not in known:

@@ -378,6 +378,6 @@ def _expected(line: _Line) -> Expected | None:
 def _choice(right: str, choices: Sequence[str]) -> Choice:
     if right not in choices:
         raise ValueError("choice is none of its choices")
-    if any(each != each.strip() or not each or len(each.split()) > 1 for each in choices):
+    if any(choice != choice.strip() or not choice or len(choice.split()) > 1 for choice in choices):
         raise ValueError("a choice is one word")
     return Choice(right, tuple(choices))

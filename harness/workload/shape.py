@@ -142,8 +142,8 @@ def of(scenario: Scenario) -> Mix:
     specs, prefix = scenario.class_ or (one,), workload.prefix
     in_front = prefix.share * prefix.tokens if prefix else 0
     classes = tuple(
-        Class(name=each.name, share=each.share, input=parse(each.input), output=parse(each.output), cancel=each.cancel)
-        for each in specs
+        Class(name=spec.name, share=spec.share, input=parse(spec.input), output=parse(spec.output), cancel=spec.cancel)
+        for spec in specs
     )
     return Mix(classes, workload.seed or 0, decodes=scenario.decodes, prefix_tokens=in_front)
 

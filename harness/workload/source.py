@@ -191,7 +191,7 @@ class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_fi
     every: int  # requests with one canary among them
 
     def __post_init__(self) -> None:
-        if any(isinstance(each.expected, Pattern) for each in self.canaries):
+        if any(isinstance(canary.expected, Pattern) for canary in self.canaries):
             matches("", "")  # imports a library, which must not wait for the load
 
     @property

@@ -170,7 +170,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
         task = self.kinds.task(number)
         if self.pause_scale == 1:
             return task
-        scaled = (msgspec.structs.replace(each, pause_s=each.pause_s * self.pause_scale) for each in task.nodes)
+        scaled = (msgspec.structs.replace(node, pause_s=node.pause_s * self.pause_scale) for node in task.nodes)
         return msgspec.structs.replace(task, nodes=tuple(scaled))
 
     def request(self, task: Task, node: int, answers: Mapping[int, str]) -> Request:

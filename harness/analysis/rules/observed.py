@@ -89,7 +89,7 @@ def replicas_uneven(seen: Observed) -> Finding | None:
     s = seen.s
     if not s.replicas or len(s.replicas) < 2 or not s.requests:
         return None
-    requests = sum(each.requests for each in s.replicas.values())
+    requests = sum(replica.requests for replica in s.replicas.values())
     shares = {url: each.requests / requests for url, each in s.replicas.items()} if requests else {}
     what = "the requests"
     if seen.balance == LEAST_IN_FLIGHT:

@@ -230,11 +230,11 @@ def _by_interval(made: Decision, wanted: Threshold, under: Conditions) -> Decisi
 def _failures(side: Sequence[CheckedRun], made: Decision) -> Quantity:
     """Return the error rate over all runs, of every level or of those at one load, overloaded ones included."""
     counted: list[LevelSummary] = []
-    for each in side:
+    for run in side:
         if made.at is None:
-            counted += each.summary.levels
+            counted += run.summary.levels
             continue
-        levels = sides.levels_at(each, made.at, open_loop=made.open_loop)
+        levels = sides.levels_at(run, made.at, open_loop=made.open_loop)
         failing = [level for level in levels if usable(level, Purpose.MISS)]
         if not failing:
             return sides.no_valid_level(levels)
@@ -252,13 +252,13 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]
     assert wanted.bound is not None
     (limit,) = slo.limits({wanted.figure: wanted.bound})
     repeats: list[_Repeat] = []
-    for each in side:
-        levels = sides.levels_at(each, made.at, open_loop=made.open_loop)
+    for run in side:
+        levels = sides.levels_at(run, made.at, open_loop=made.open_loop)
         if not any(usable(level, Purpose.MISS) for level in levels):
             return _missing(made, sides.no_valid_level(levels))
-        repeats += _repeats(each, levels, limit)
-    sound = [each for each in repeats if each.valid]
-    failed = [each for each in repeats if not each.valid]
+        repeats += _repeats(run, levels, limit)
+    sound = [repeat for repeat in repeats if repeat.valid]
+    failed = [repeat for repeat in repeats if not repeat.valid]
     value = sides.mean([figures.of_level(each.level, wanted.figure) for each in sound or failed])
     made = msgspec.structs.replace(made, value=value)
     within, beyond = ([each.attained for each in part if each.attained is not None] for part in (sound, failed))
@@ -312,9 +312,9 @@ def _repeats(run: CheckedRun, levels: Sequence[LevelSummary], limit: slo.SloLimi
 def _attained(run: CheckedRun, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
     """Return a level's attainment of a limit: from its summary if stored there, else from its requests, else None."""
     of_all = not any(each.class_ for each in level.slo)  # else it is of the classes that have no limits of their own
-    for each in level.slo:
-        if of_all and each.limit == str(limit) and figures.plausible(each):
-            return each
+    for attainment in level.slo:
+        if of_all and attainment.limit == str(limit) and figures.plausible(attainment):
+            return attainment
     if run.result is None:
         return None
     facts = Facts.of(run.result.manifest)
@@ -362,14 +362,14 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     of_figure = spread.pooled(logs, usual=of_throughput)
     between = of_figure.run if made.at is None else of_figure.at(0.0)
     if of_throughput and of_figure.known and wanted.at is None:  # a figure of the curve, which all levels make
-        shared = spread.pooled([[each.run.throughput() for each in side] for side in both])
+        shared = spread.pooled([[run.run.throughput() for run in side] for side in both])
         between = spread.of_figure(between, shared.run, math.fsum(sample.own for sample in samples) / 2)
     apart = spread.difference(
         samples[0],
         samples[1],
         between,
         known=of_figure.known,
-        rounds=alternate(*([each.run for each in side] for side in both)),
+        rounds=alternate(*([run.run for run in side] for side in both)),
     )
     value, low, high = apart.ratio()
     low, high = sides.no_nearer((low, high), *known)
@@ -394,7 +394,7 @@ def _of_least(made: Decision, wanted: Threshold, under: Conditions, lacking: Qua
     if made.at is not None or wanted.at is not None or made.figure not in _THROUGHPUT:
         return undecided
     old, new = (
-        sides.hull([_of_run(wanted, each, None, open_loop=False) for each in side])
+        sides.hull([_of_run(wanted, run, None, open_loop=False) for run in side])
         for side in (under.kept_baseline, under.kept)
     )
     if old is None or new is None:

@@ -67,7 +67,7 @@ def _walk(kind: type[msgspec.Struct], prefix: str, above: tuple[str, ...]) -> It
     """
     for field in msgspec.structs.fields(kind):
         members = value_types(field.type)
-        inner = next((each for each in members if issubclass(each, msgspec.Struct)), None)
+        inner = next((member for member in members if issubclass(member, msgspec.Struct)), None)
         name, path = prefix + field.name, (*above, field.name)
         if field.name in _NO_FIGURES:
             continue
@@ -201,7 +201,7 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 def plateau(summary: Summary) -> Quantity:
     """Return the plateau's throughput; if it is not found, at least what the valid levels and the fit show."""
     levels = [each for each in answer.of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
-    sound = [(mean, each.throughput.ci95, each) for each in levels if (mean := each.throughput.mean)]
+    sound = [(mean, level.throughput.ci95, level) for level in levels if (mean := level.throughput.mean)]
     low_ends = [(mean, ends[0]) for mean, ends, _ in sound if ends]
     bare = [(mean, mean - Z95 * _short_error(each)) for mean, ends, each in sound if not ends]
     curve = summary.curve

@@ -94,17 +94,17 @@ def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[flo
     The knee's level is the one that the screen reads the answer at (`answer.knee_load`), of those that are valid in
     every run. Several runs are all read at one load, by the median of their knees; of two sides, by that of the last.
     """
-    every = [each for side in sides for each in side]
+    every = [run for side in sides for run in side]
     if isinstance(wanted.at, float):
         for each in every:
             if not levels_at(each, wanted.at, open_loop=wanted.open_loop):
                 return _no_level(each, wanted.at, open_loop=wanted.open_loop)
         return wanted.at, wanted.open_loop
     knees = [figures.knee(each.summary) for each in sides[-1]]
-    unknown = next((each for each in knees if each.value is None), None)
+    unknown = next((knee for knee in knees if knee.value is None), None)
     if unknown is not None:
         return Quantity(None, None, f"no knee: {unknown.why}", unknown.way_out)
-    middle = statistics.median(each.value or 0.0 for each in knees)
+    middle = statistics.median(knee.value or 0.0 for knee in knees)
     loads, open_loop = common(every)
     if not loads:
         return NOTHING_IN_COMMON
@@ -133,12 +133,12 @@ def lost(baseline: Sequence[CheckedRun], runs: Sequence[CheckedRun], *, open_loo
     fixed = set.intersection(*(_valid(each, open_loop=open_loop, fixed=True) for each in baseline))
     measured = set.intersection(*(_loads(_of_ramp(each, open_loop=open_loop)) for each in baseline))
     for load in sorted(measured.intersection(set[float]().union(*valid))):
-        for each in runs:
-            levels = levels_at(each, load, open_loop=open_loop)
+        for run in runs:
+            levels = levels_at(run, load, open_loop=open_loop)
             if not levels and load in fixed:
-                return _no_level(each, load, open_loop=open_loop)
+                return _no_level(run, load, open_loop=open_loop)
             if levels and not any(usable(level, Purpose.ANSWER) for level in levels):
-                return no_valid_level(levels, f"{each.run.place}: the level {load:g}{'/s' * open_loop} is invalid")
+                return no_valid_level(levels, f"{run.run.place}: the level {load:g}{'/s' * open_loop} is invalid")
     return None
 
 

@@ -221,9 +221,9 @@ def at_limits(stacks: Sequence[Sequence[Load]]) -> list[AtLimit]:
         points = [_points(loads, name) for loads in stacks]
         if not all(points):
             continue
-        low, high = max(each[0][1] for each in points), max(latency for each in points for _, latency in each)
+        low, high = max(point[0][1] for point in points), max(latency for point in points for _, latency in point)
         for limit in _round_limits(low, high)[:_LIMITS]:
-            found = [throughput_within(each, limit) for each in points]
+            found = [throughput_within(point, limit) for point in points]
             tokens, unbounded = [each[0] for each in found], [each[1] for each in found]
             if _known(tokens):
                 out.append(AtLimit(figure=name, limit_s=limit, tokens_per_s=tokens, open=unbounded))
@@ -249,10 +249,10 @@ def _round_limits(low: float, high: float) -> list[float]:
 def _points(loads: Sequence[Load], name: str) -> Points:
     """Return (throughput, latency `name`) of each closed-loop load, rising; geometric means over the runs."""
     found: dict[float, list[tuple[float, float]]] = {}
-    for each in loads:
-        latency = getattr(each, name)
-        if not each.open_loop and each.tokens_per_s and latency:
-            found.setdefault(each.load, []).append((each.tokens_per_s, latency))
+    for load in loads:
+        latency = getattr(load, name)
+        if not load.open_loop and load.tokens_per_s and latency:
+            found.setdefault(load.load, []).append((load.tokens_per_s, latency))
     return [(_middle([X for X, _ in own]), _middle([s for _, s in own])) for _, own in sorted(found.items())]
 
 

@@ -119,8 +119,8 @@ def _with_keys(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
 
 def _unlike(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names of settings that are not alike in all of them."""
-    names = dict.fromkeys(name for each in settings for name in each)
-    return [name for name in names if len({each.get(name) for each in settings}) > 1]
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    return [name for name in names if len({setting.get(name) for setting in settings}) > 1]
 
 
 def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
@@ -196,7 +196,7 @@ def _errors(stacks: Sequence[Sequence[Run]]) -> Row | None:
     if not any(failed for failed, _ in counts):
         return None
     ends = [wilson(failed, n) for failed, n in counts]
-    known = [each for each in ends if each is not None]
+    known = [end for end in ends if end is not None]
     apart = any(a[0] > b[1] for a in known for b in known)
     values = [f"{failed:,} of {n:,} requests" if n else None for failed, n in counts]
     why = "one stack fails more often" if apart else ""

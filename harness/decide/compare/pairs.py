@@ -256,8 +256,8 @@ class _Two(msgspec.Struct, frozen=True):
             a, b = samples
             return spread.difference(a, b, between, known=of_all.known, rounds=rounds)
 
-        by_load = {load: difference([spread.at_load(each, load) for each in rates], of_all.at(load)) for load in loads}
-        apart = difference([spread.over_loads(each, loads) for each in rates], of_all.run) if loads else None
+        by_load = {load: difference([spread.at_load(rate, load) for rate in rates], of_all.at(load)) for load in loads}
+        apart = difference([spread.over_loads(rate, loads) for rate in rates], of_all.run) if loads else None
         return cls(names, rates, apart, by_load, rounds, interpolated)
 
 

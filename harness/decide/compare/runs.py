@@ -118,7 +118,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         if not self.points:
             return {}
         found = pool(self.points)
-        measured = {each.concurrency for each in self.points if each.se is not None and not each.assumed}
+        measured = {point.concurrency for point in self.points if point.se is not None and not point.assumed}
         drift = found.drift / np.sqrt(found.times)
         rows = zip(found.C, found.X, found.sigma, drift, strict=True)
         return {float(C): (math.log(X), float(own if C in measured else more)) for C, X, own, more in rows}

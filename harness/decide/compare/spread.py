@@ -89,12 +89,12 @@ def aligned(*stacks: Rates) -> list[Rates]:
     >>> [[{C: round(x, 2) for C, (x, _) in run.items()} for run in runs] for runs in aligned([one], [other])]
     [[{2.0: 0.5, 4.0: 1.0}], [{2.0: 0.4, 4.0: 1.2}]]
     """
-    runs = [run for each in stacks for run in each]
+    runs = [run for stack in stacks for run in stack]
     if not all(runs):
-        return [[{} for _ in each] for each in stacks]
+        return [[{} for _ in stack] for stack in stacks]
     low, high = max(map(min, runs)), min(map(max, runs))
     loads = sorted({load for run in runs for load in run if low <= load <= high})
-    return [[{load: _interpolated(run, load) for load in loads} for run in each] for each in stacks]
+    return [[{load: _interpolated(run, load) for load in loads} for run in stack] for stack in stacks]
 
 
 def _interpolated(run: RunRates, load: float) -> tuple[float, float]:

@@ -122,14 +122,14 @@ def choose(capacity: Capacity, by: By | None = None, *, offline: bool = False) -
     if capacity.slo_load is None:
         missed = Outcome.MISSED if capacity.loads[0].slo == Outcome.MISSED else Outcome.UNRESOLVED
         return OperatingPoint(by=by, at=None, outcome=missed.value, missed_at=capacity.slo_missed)
-    within = [each for each in capacity.loads if each.load <= capacity.slo_load]
+    within = [load for load in capacity.loads if load.load <= capacity.slo_load]
     at = within[-1] if by == "slo" else _best(within, by)
     return OperatingPoint(by=by, at=at, outcome=Outcome.MET.value, missed_at=capacity.slo_missed)
 
 
 def _best(loads: list[MeasuredLoad], by: str) -> MeasuredLoad:
-    enough = max(each.throughput for each in loads) * (_ALL_OF_IT if by == "cost" else MOST_OF_IT)
-    return next(each for each in loads if each.throughput >= enough)
+    enough = max(load.throughput for load in loads) * (_ALL_OF_IT if by == "cost" else MOST_OF_IT)
+    return next(load for load in loads if load.throughput >= enough)
 
 
 def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:

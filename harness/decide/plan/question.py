@@ -63,7 +63,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         amounts = (
             demand.requests_per_s, demand.users, demand.documents_per_s, demand.offline_tokens, demand.offline_documents
         )  # fmt: skip
-        asked = sum(each is not None for each in amounts)
+        asked = sum(amount is not None for amount in amounts)
         if asked > 1 or (demand.offline and demand.traffic is not None):
             way_out = "give one of --rps, --users, --documents-per-s, --offline-tokens and --offline-documents"
             raise HarnessError("a plan has one demand", place="knee plan", way_out=way_out)

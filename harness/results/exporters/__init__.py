@@ -79,7 +79,7 @@ def find(name: str) -> Exporter:
 
 def verdicts(level: LevelSummary) -> list[str]:
     """Return the verdicts of a level, each once, like "invalid: stalled"; `readers.level.validity` reads them."""
-    return list(dict.fromkeys(f"{each.level}: {each.code}" for each in level.verdicts))
+    return list(dict.fromkeys(f"{verdict.level}: {verdict.code}" for verdict in level.verdicts))
 
 
 def of_point(level: LevelSummary) -> dict[str, Any]:

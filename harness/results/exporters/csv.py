@@ -34,7 +34,7 @@ _SE = "output_tokens_per_s_se"
 def columns(figure: Declared) -> dict[str, str]:
     """Return the columns of a figure, with the statistic that each has; "" is the figure itself."""
     if figure.kind is Spread:
-        return {f"{figure.name.removesuffix('_s')}_{each}_s": each for each in STATISTICS}
+        return {f"{figure.name.removesuffix('_s')}_{statistic}_s": statistic for statistic in STATISTICS}
     return {f"{figure.name}{end}": end for end in (("", "_low", "_high") if figure.kind is Estimate else ("",))}
 
 

@@ -48,7 +48,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 def built_in() -> dict[str, tuple[Reader, ...]]:
     """Return the readers of this package by format, in the order in which a file is shown to them."""
     modules = (importlib.import_module(f"{__name__}.{name}") for name in plugins.module_names(__path__, _FIRST))
-    return {name: found for each in modules for name, found in getattr(each, "READERS", {}).items()}
+    return {name: found for module in modules for name, found in getattr(module, "READERS", {}).items()}
 
 
 def read(path: str | Path, named: str = "") -> ForeignResult:
@@ -150,7 +150,7 @@ def _readers(named: str) -> Sequence[Reader]:
 
 
 def _way_out() -> str:
-    known = (each for name, readers in built_in().items() for each in readers if name != CSV and not each.rows)
+    known = (reader for name, readers in built_in().items() for reader in readers if name != CSV and not reader.rows)
     names = ", ".join(each.name for each in known)
     return f"give a result folder, a CSV, or a file of {names}"
 
@@ -201,7 +201,7 @@ def _of_csv(text: str, place: str, readers: Sequence[Reader], *, plain: bool) ->
     """Return the levels of a CSV by the reader that recognises it, or as a `plain` table if allowed; else None."""
     rows = table.rows(text, place)
     cells = [row.cells for row in rows]
-    found = next((each for each in readers if each.rows and each.matches(cells)), None)
+    found = next((reader for reader in readers if reader.rows and reader.matches(cells)), None)
     if found is not None:
         return found.read(cells)
     named = _of_documents(table.by_name(rows), place, readers) if rows else None
@@ -216,9 +216,9 @@ def _judged(found: ForeignResult) -> ForeignResult:
 
     A reader itself says which levels had fewer requests in flight.
     """
-    nothing = [each for each in found.levels if not (each.output_tokens_per_s or _fails(each))]
-    failing, low = [each for each in found.levels if _fails(each)], [e for e in found.levels if not e.in_flight_ok]
-    levels = [msgspec.structs.replace(each, valid=False) if _fails(each) else each for each in found.levels]
+    nothing = [level for level in found.levels if not (level.output_tokens_per_s or _fails(level))]
+    failing, low = [level for level in found.levels if _fails(level)], [e for e in found.levels if not e.in_flight_ok]
+    levels = [msgspec.structs.replace(level, valid=False) if _fails(level) else level for level in found.levels]
     words = [
         *([f"more than {FAILED:.0%} of the requests failed at {_loads(failing)}: not counted"] if failing else []),
         *([f"no output tokens per second at {_loads(nothing)}: not counted"] if nothing else []),
@@ -288,6 +288,6 @@ def _is_yaml(text: str) -> bool:
 def _of_yaml(text: str, most: int) -> list[Any]:
     """Return the documents of YAML as plain data; one of decoding.WRONG."""
     documents = [each for each in _DOCUMENT.split(text) if each.strip()][: most + 1]
-    found = [msgspec.to_builtins(msgspec.yaml.decode(each)) for each in documents]
+    found = [msgspec.to_builtins(msgspec.yaml.decode(document)) for document in documents]
     decoding.check(found, numbers=False)
     return [piece for each in found for piece in (each if isinstance(each, list) else [each])]

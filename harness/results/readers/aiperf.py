@@ -24,11 +24,11 @@ def _load(found: Any) -> dict[str, Any]:
     """Return {"rate": …} or {"concurrency": …} of an AIPerf file, from the places where its versions keep them."""
     config, values = at(found, "input_config"), at(found, "run_info", "variation_values")
     phases = at(config, "phases")
-    phases = [each for each in phases if text(each, "name") != "warmup"] if isinstance(phases, list) else []
+    phases = [phase for phase in phases if text(phase, "name") != "warmup"] if isinstance(phases, list) else []
     stimulus = at(config, "perf_analyzer", "stimulus")  # genai-perf writes this
     places = [at(config, "loadgen"), *phases, stimulus, config]
-    rates = [positive(each, "request_rate") or positive(each, "rate") for each in places]
-    loads = [positive(values, "phases.profiling.concurrency"), *(positive(each, "concurrency") for each in places)]
+    rates = [positive(place, "request_rate") or positive(place, "rate") for place in places]
+    loads = [positive(values, "phases.profiling.concurrency"), *(positive(place, "concurrency") for place in places)]
     rate = next(filter(None, rates), None)
     return {"rate": rate} if rate else {"concurrency": next(filter(None, loads), None)}
 

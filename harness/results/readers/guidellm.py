@@ -42,7 +42,7 @@ def _load(benchmark: Any) -> dict[str, Any]:
 
 
 def _facts(found: Any) -> dict[str, Any]:
-    models = (text(each, "config", "backend", "model") for each in _benchmarks(found))
+    models = (text(benchmark, "config", "backend", "model") for benchmark in _benchmarks(found))
     return {"model": next(filter(None, models), None)}
 
 

@@ -236,8 +236,8 @@ def validity(verdicts: Any) -> tuple[bool, bool]:
     >>> validity(["note: too_few_samples", "invalid: in_flight_low"]), validity(["invalid:stalled", "knee"])
     ((True, False), (False, True))
     """
-    words = [each for each in verdicts if isinstance(each, str)] if isinstance(verdicts, list) else []
-    parts = (each.partition(":") for each in words)
+    words = [verdict for verdict in verdicts if isinstance(verdict, str)] if isinstance(verdicts, list) else []
+    parts = (word.partition(":") for word in words)
     invalid = {code.strip() for gravity, _, code in parts if gravity == Gravity.INVALID}
     return invalid <= {IN_FLIGHT_LOW}, IN_FLIGHT_LOW not in invalid  # the same as `analysis.rules.usable` for a point
 

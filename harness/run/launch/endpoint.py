@@ -101,7 +101,7 @@ def address(url: str, place: str = "--url") -> Address:
 
 def _check_spelling(path: str, place: str) -> None:
     """Raise HarnessError for a URL's path that ends like one of an API, but for a letter."""
-    ends = {root + each.path for each in DIALECTS.values() for root in {"", each.root}}
+    ends = {root + dialect.path for dialect in DIALECTS.values() for root in {"", dialect.root}}
     for parts in (3, 2):  # one part alone may be any prefix
         end = "/" + "/".join(path.split("/")[-parts:]) if path.count("/") >= parts else ""
         if end in ends:
@@ -210,11 +210,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Return the server, or each of several that share the load, as the workers reach it."""
         return tuple(
             Replica(
-                each.address.place if self.replicas else each.address.base,
-                each.wire.target,
-                each.address.path(f"{each.address.root}/models"),
+                replica.address.place if self.replicas else replica.address.base,
+                replica.wire.target,
+                replica.address.path(f"{replica.address.root}/models"),
             )
-            for each in self.replicas or (self,)
+            for replica in self.replicas or (self,)
         )
 
 

@@ -90,7 +90,7 @@ def links(
     local = {
         "a dataset": rows,
         "a certificate file": scenario.target.ca_file,
-        "a Unix socket": any(each.uds for each in servers),
+        "a Unix socket": any(server.uds for server in servers),
     }
     if found := [name for name, there in local.items() if there]:
         fact = f"{found[0]} is on this machine alone"
@@ -101,15 +101,15 @@ def links(
         if any(map(consent.is_loopback, addresses)):
             apart.add(cluster.own_address())
         placed = cluster.spread(nodes, count, apart)
-        yield [cluster.RayWorker.on(node, [(each.host, each.port) for each in servers]) for node in placed]
+        yield [cluster.RayWorker.on(node, [(server.host, server.port) for server in servers]) for node in placed]
 
 
 def described_clocks(clocks: Sequence[WorkerClock]) -> list[str]:
     """Return a sentence on how well the clocks of workers on other nodes are known; [] without such workers."""
     if not clocks:
         return []
-    nodes = len({each.node for each in clocks})
-    error_ms = max(each.error_s for each in clocks) * 1e3
+    nodes = len({clock.node for clock in clocks})
+    error_ms = max(clock.error_s for clock in clocks) * 1e3
     counts = f"{len(clocks)} worker{'s' * (len(clocks) != 1)} on {nodes} node{'s' * (nodes != 1)}"
     return [f"{counts}; their clocks are known to ± {error_ms:.2g} ms"]
 

@@ -91,12 +91,12 @@ async def listed_after(endpoint: Endpoint) -> list[str]:
 
     Servers that do not answer, or have no list, are passed over.
     """
-    for each in endpoint.replicas or (endpoint,):
-        async with client(each.wire.target, connect_s=_AFTER_S) as api:
-            answer = await page(api, each.address.path(each.address.root + "/models"), _AFTER_S)
+    for replica in endpoint.replicas or (endpoint,):
+        async with client(replica.wire.target, connect_s=_AFTER_S) as api:
+            answer = await page(api, replica.address.path(replica.address.root + "/models"), _AFTER_S)
         served = names(answer) if answer else ()
-        if endpoint.model.name in each.model.models and served and each.wire.codec.model not in served:
-            return [redact(name, each.wire.secrets) for name in served[:_MOST_NAMES]]
+        if endpoint.model.name in replica.model.models and served and replica.wire.codec.model not in served:
+            return [redact(name, replica.wire.secrets) for name in served[:_MOST_NAMES]]
     return []
 
 
@@ -210,8 +210,8 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
         pools=tuple((name, each.figures) for name, each in pools if each.figures is not None),
     )
     found = Published(
-        facts={name: value for each in parts for name, value in each.facts.items()},
-        cache_config=next((each.cache_config for each in reversed(parts) if each.cache_config), {}),
+        facts={name: value for part in parts for name, value in part.facts.items()},
+        cache_config=next((part.cache_config for part in reversed(parts) if part.cache_config), {}),
     )
     return msgspec.structs.replace(endpoint, wire=wire, published=found, notes=(*endpoint.notes, *own.notes))
 

@@ -250,15 +250,15 @@ def _like_repeated(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[R
 
 
 def _per_token(replies: Sequence[Reply]) -> list[float]:
-    return [each.first_s / (each.tokens or 1) for each in replies]
+    return [reply.first_s / (reply.tokens or 1) for reply in replies]
 
 
 def _prompts(replies: Sequence[Reply]) -> CachedPrompts:
     """Return the replies' median time to the first token, mean prompt tokens, and cached share, if they are counted."""
-    tokens = [each.tokens for each in replies if each.tokens]
-    counted = [(each.cached, each.tokens) for each in replies if each.cached is not None and each.tokens]
+    tokens = [reply.tokens for reply in replies if reply.tokens]
+    counted = [(reply.cached, reply.tokens) for reply in replies if reply.cached is not None and reply.tokens]
     return CachedPrompts(
-        first_s=statistics.median(each.first_s for each in replies),
+        first_s=statistics.median(reply.first_s for reply in replies),
         tokens=statistics.mean(tokens) if tokens else None,
         cached=sum(a for a, _ in counted) / sum(b for _, b in counted) if counted else None,
     )

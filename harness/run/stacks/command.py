@@ -231,7 +231,7 @@ def stored(stack: Stack) -> Stack:
 def must_be_whole(stack: Stack, place: str) -> None:
     """Raise HarnessError if a secret was hidden in a stored stack's command: it cannot be started again."""
     parts: list[Recipe | Pool] = [stack.recipe, *stack.recipe.pools.values()]
-    words = [*stack.spec.args, *(word for each in parts for word in (*each.command, *each.env.values()))]
+    words = [*stack.spec.args, *(word for part in parts for word in (*part.command, *part.env.values()))]
     if any(HIDDEN in word for word in words):
         fact = f"the command of {stack.spec.name} had a secret in it, which is not stored"
         raise HarnessError(fact, place=place, way_out="name secrets by variables, and start a new comparison")

@@ -304,28 +304,28 @@ def weka_rows(trace: Trace, place: str) -> Iterator[Row]:
     requests = sorted((each for each in found if each.call.type != _SUB_AGENT), key=lambda each: each.began_s)
     if not requests:
         raise ValueError("it holds no requests")
-    if trace.block is None and any(each.call.hashes for each in requests):
+    if trace.block is None and any(request.call.hashes for request in requests):
         raise ValueError("it has hash_ids and no block_size")
     after = waits({each.name: _waiting(each) for each in found})
     places = {each.name: number for number, each in enumerate(requests)}
     ends = {each.name: each.ended_s for each in found}
     notes = []
-    if all(each.call.took_s is None for each in requests) and len(requests) > 1:
+    if all(request.call.took_s is None for request in requests) and len(requests) > 1:
         notes.append("it has no api_time: pauses hold the recorded answers' time")
-    for each in requests:
-        call, earlier = each.call, after[each.name]
+    for request in requests:
+        call, earlier = request.call, after[request.name]
         if call.input_tokens is None:
-            raise ValueError(f"its request {places[each.name] + 1} has no 'in'")
+            raise ValueError(f"its request {places[request.name] + 1} has no 'in'")
         yield Row(
             place=place,
             input_tokens=call.input_tokens,
             output_tokens=call.output_tokens,
-            at_s=each.began_s,
+            at_s=request.began_s,
             session=f"{trace.id} at {place}",
             after=tuple(sorted(places[name] for name in earlier)),
-            pause_s=each.began_s - max((ends[name] for name in earlier), default=requests[0].began_s),
+            pause_s=request.began_s - max((ends[name] for name in earlier), default=requests[0].began_s),
             hashes=call.hashes or None,
-            whole=each.first,
+            whole=request.first,
             notes=tuple(notes),
             block=trace.block or 1,
             scope="" if trace.scope == "global" else f"{trace.id} at {place}",
@@ -335,7 +335,7 @@ def weka_rows(trace: Trace, place: str) -> Iterator[Row]:
 
 def _relative(calls: Sequence[Call]) -> bool:
     """Say whether the times in sub-agents are since those began: published traces have both."""
-    inner = ((each, each.requests[0]) for each in calls if each.type == _SUB_AGENT and each.requests)
+    inner = ((call, call.requests[0]) for call in calls if call.type == _SUB_AGENT and call.requests)
     return any(first.at_s < each.at_s for each, first in inner)
 
 

@@ -59,11 +59,11 @@ def conversation_rows(record: Conversation, place: str) -> Iterator[Row]:
         for number, each in enumerate(entries):
             if isinstance(each, list):
                 yield from turns_of(each, f"{session}, {number}", place)
-        entries = [each for each in entries if isinstance(each, Entry)]
+        entries = [entry for entry in entries if isinstance(entry, Entry)]
     system = [Message("system", whole)] if (whole := text(record.system)).strip() else []
     notes: list[str] = []
     defined = tools(record.tools, notes)
-    sent = [_sent(each) for each in messages(entries)]
+    sent = [_sent(message) for message in messages(entries)]
     for prompt, answer in _exchanges([*system, *(each for each in sent if each.content.strip() or each.parts)]):
         yield Row(place=place, prompt=prompt, answer=answer, session=session, tools=defined, notes=tuple(notes),
                   model=record.model)  # fmt: skip

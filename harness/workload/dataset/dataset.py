@@ -273,11 +273,11 @@ def named(text: str, revision: str | None = None) -> Named | None:
     with contextlib.suppress(OSError):
         wanted = (cache / "refs" / wanted).read_text().strip()
     folder = cache / "snapshots" / wanted
-    here = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
+    here = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     if (chosen := _chosen(here, part)) is None:
         try:
             info = HfApi().dataset_info(repository, revision=wanted)
-            there = [each.rfilename for each in info.siblings or ()]
+            there = [sibling.rfilename for sibling in info.siblings or ()]
             if (chosen := _chosen(there, part)) is None:
                 way_out = nearest(part or "", there)
                 raise HarnessError(f"it has no file of {part or 'a known format'}", place=text, way_out=way_out)
@@ -305,5 +305,5 @@ def _chosen(files: Iterable[str], part: str | None) -> str | None:
     >>> _chosen(["README.md", "data/test-0.parquet", "data/train-0.parquet"], None)
     'data/train-0.parquet'
     """
-    found = sorted(each for each in files if each.endswith(_READ) and (part or "") in each)
+    found = sorted(file for file in files if file.endswith(_READ) and (part or "") in file)
     return next((each for each in found if "train" in each), found[0] if found else None)

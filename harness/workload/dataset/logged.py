@@ -54,7 +54,7 @@ class _Rounds:
 
     def __call__(self, found: Round, place: str) -> Iterator[Row]:
         """Yield a round as a row; ValueError without a timestamp."""
-        events = [(each.event_type, seconds(each.timestamp)) for each in found.timing_events if each.timestamp]
+        events = [(event.event_type, seconds(event.timestamp)) for event in found.timing_events if event.timestamp]
         if not events:
             raise ValueError("it has no time: no event of it has a timestamp")
         answered = [at for kind, at in events if kind in _OUTPUTS] or [events[-1][1]]

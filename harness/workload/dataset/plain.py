@@ -238,7 +238,7 @@ def rows(record: msgspec.Struct, place: str) -> Iterator[Row]:
     if found.turns is None:
         yield _row(found, notes, place)
         return
-    turns = [{"prompt": each} if isinstance(each, str) else each for each in found.turns]
+    turns = [{"prompt": turn} if isinstance(turn, str) else turn for turn in found.turns]
     turns = [{"tools": found.tools, "system": None if i else found.system, **each} for i, each in enumerate(turns)]
     yield from turns_of(turns, _session(found.session) or f"a session at {place}", place)
 
