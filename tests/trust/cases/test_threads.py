@@ -22,6 +22,7 @@ import harness as knee
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
+TOKENS = 16  # of each request of the load
 FIRST_S, GAP_S = 0.05, 0.01  # to the first token, and between two: 16 take 0.2 s
 PAGE = b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\nllamacpp:tokens_predicted_total 5\n"
 
@@ -51,6 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.whole(404, b"{}")
 
     def do_POST(self) -> None:
+        began = time.monotonic()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -64,6 +66,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "usage": counts})
         self.event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
+        assert isinstance(self.server, Pool)
+        if n == TOKENS:
+            self.server.served_s.append(time.monotonic() - began)
 
     def event(self, data: Any) -> None:
         event = b"data: " + (data if isinstance(data, str) else json.dumps(data)).encode() + b"\n\n"
@@ -77,6 +82,7 @@ class Pool(http.server.HTTPServer):
 
     def __init__(self, threads: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.served_s: list[float] = []  # of each request of the load
         self._accepted: queue.SimpleQueue[tuple[socket.socket, Any]] = queue.SimpleQueue()
         for _ in range(threads):
             threading.Thread(target=self._work, daemon=True).start()
@@ -93,22 +99,22 @@ class Pool(http.server.HTTPServer):
 
 
 @contextlib.contextmanager
-def pool(threads: int) -> Iterator[str]:
+def pool(threads: int) -> Iterator[Pool]:
     with Pool(threads) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield server
         server.shutdown()
         thread.join()
 
 
 @pytest.mark.parametrize(("threads", "transport"), [(1, "socket"), (1, "httpx"), (4, "socket")])
 def test_as_many_requests_are_served_as_there_are_threads(threads: int, transport: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"levels": [threads], "level_seconds": 2.0, "input_tokens": 32, "output_tokens": 16}
+    options: dict[str, Any] = {"levels": [threads], "level_seconds": 2.0, "input_tokens": 32, "output_tokens": TOKENS}
     more: dict[str, Any] = {"request_timeout": 5.0, "transport": transport}
-    with pool(threads) as url:
-        found = knee.run(url, out=tmp_path / "out", **options, **more)
+    with pool(threads) as server:
+        found = knee.run(f"http://127.0.0.1:{server.server_address[1]}", out=tmp_path / "out", **options, **more)
     (level,) = found.summary.levels
-    alone = 16 / (FIRST_S + 15 * GAP_S)
+    alone = TOKENS * len(server.served_s) / sum(server.served_s)  # tokens/s of a thread that always has a request
     assert (level.concurrency, level.errors) == (threads, 0)
     assert level.throughput.mean == pytest.approx(threads * alone, rel=0.15)
