@@ -31,20 +31,20 @@ def find(group: str, name: str, kind: type = object) -> Any:
 
     Raise HarnessError if two packages have it, if it cannot be imported, or if it is not of the kind.
     """
-    found = [point for point in _points(group) if point.name == name]
-    if not found:
+    named = [point for point in _points(group) if point.name == name]
+    if not named:
         return None
-    place, packages = f"{group} {name}", sorted({_package(point) for point in found})
+    place, packages = f"{group} {name}", sorted({_package(point) for point in named})
     if len(packages) > 1:
         raise HarnessError(f"{' and '.join(packages)} both have it", place=place, way_out="uninstall all but one")
     way_out = f"mend {packages[0]}, or uninstall it"
     try:
-        loaded = found[0].load()
+        loaded = named[0].load()
     except (ImportError, AttributeError, SyntaxError) as error:
-        fact = f"{found[0].value} cannot be imported: {error or type(error).__name__}"
+        fact = f"{named[0].value} cannot be imported: {error or type(error).__name__}"
         raise HarnessError(fact, place=place, way_out=way_out) from error
     if not isinstance(loaded, kind):
-        fact = f"{found[0].value} is {type(loaded).__name__}, not {kind.__name__}"
+        fact = f"{named[0].value} is {type(loaded).__name__}, not {kind.__name__}"
         raise HarnessError(fact, place=place, way_out=way_out)
     return loaded
 

@@ -239,11 +239,11 @@ def levels(text: str, place: str = "--levels") -> list[int]:
         _scaled(part, _COUNTS, "a count", place, example)
         return count(part, place)
 
-    found = _each(text, level, place, "level", "of at least 1", example)
-    if max(found) > MOST_STREAMS:
-        fact = f"{max(found):,} requests in flight are more than the {MOST_STREAMS:,} that a machine can hold"
+    loads = _each(text, level, place, "level", "of at least 1", example)
+    if max(loads) > MOST_STREAMS:
+        fact = f"{max(loads):,} requests in flight are more than the {MOST_STREAMS:,} that a machine can hold"
         raise HarnessError(fact, place=place, way_out=f"give {MOST_STREAMS:,} or less")
-    return found
+    return loads
 
 
 def cpus(text: str, place: str = "--host-cpus") -> list[int]:
@@ -252,14 +252,14 @@ def cpus(text: str, place: str = "--host-cpus") -> list[int]:
     >>> cpus("0,2-4")
     [0, 2, 3, 4]
     """
-    found: list[int] = []
+    processors: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         known = low.isdecimal() and (high.isdecimal() or not dash) and len(low + high) < 12
         if not known or not int(low) <= int(high or low) < _MOST_CPUS:
             raise HarnessError(f"{text[:80]!r} is no list of processors", place=place, way_out="write it like '0,2-4'")
-        found += range(int(low), int(high or low) + 1)
-    return list(dict.fromkeys(found))
+        processors += range(int(low), int(high or low) + 1)
+    return list(dict.fromkeys(processors))
 
 
 def rates(text: str, place: str = "--rate") -> list[float]:
@@ -320,7 +320,7 @@ def _limits(
     Raise HarnessError for an unknown name, a limit that is given twice or not above 0, or if there is none.
     """
     way_out = f"write it like {example}"
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for part in filter(None, map(str.strip, parts)):
         name, separator, value = (piece.strip() for piece in part.partition(mark))
         name = _ELSEWHERE.get(name, name) if mark == ":" else name
@@ -328,14 +328,14 @@ def _limits(
             known_limit(name, place)
         if not separator:
             raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=way_out)
-        if name in found:
+        if name in limits:
             raise HarnessError(f"{name!r} is limited twice", place=place, way_out="write each limit once")
-        found[name] = read(value, place)
-        if not found[name] > 0:
+        limits[name] = read(value, place)
+        if not limits[name] > 0:
             raise HarnessError(f"{part!r} is no limit above 0", place=place, way_out=way_out)
-    if not found:
+    if not limits:
         raise HarnessError("no limit is given", place=place, way_out=way_out)
-    return found
+    return limits
 
 
 def _turned(name: str) -> str:

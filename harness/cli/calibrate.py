@@ -41,14 +41,14 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     from harness.run import calibrate as calibrating
 
     talk = console(stderr=True)
-    found = calibrating.calibrate(
+    calibration = calibrating.calibrate(
         calibrating.QUICK if quick else calibrating.THOROUGH, report=lambda what: talk.print(f"measuring {what} …")
     )
-    where = calibrating.save(found)
+    where = calibrating.save(calibration)
     if as_json:
-        output.print_json(found)
+        output.print_json(calibration)
     else:
-        rows = [Fact(*row) for row in calibrating.rows(found)]
+        rows = [Fact(*row) for row in calibrating.rows(calibration)]
         terminal.show(Document(sections=[Section(facts=rows)]), console(stderr=False))
     talk.print(f"stored in {where}")
 
@@ -87,15 +87,15 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
     if "host_cpus" in values:
         values["host_cpus"] = units.cpus(values["host_cpus"])
     model, deployment, lengths, points = _of_folder(measured, values)
-    found = fitting.fit(model, deployment, lengths, points, units.levels(on, "--on"), source=measured)
-    text = calibration.encode(found)
+    fitted = fitting.fit(model, deployment, lengths, points, units.levels(on, "--on"), source=measured)
+    text = calibration.encode(fitted)
     files.write(where, text, way_out=_ELSEWHERE)
     with output.closed_stdout_ignored():
         if as_json:
             print(json_text(text), end="")
         else:
             before = {"o_step": deployment.o_step, **fitting.assumed(model, deployment)}
-            terminal.show(prediction.calibration(found, before), console(stderr=False))
+            terminal.show(prediction.calibration(fitted, before), console(stderr=False))
     console(stderr=True).print(f"stored in {path}", soft_wrap=True)
 
 

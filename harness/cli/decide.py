@@ -57,14 +57,14 @@ def check(
     from harness.library.answers import decided
 
     example = "plateau >= 0.98*baseline" if baseline else "plateau >= 1500"
-    found = decided(_wanted(threshold, thresholds, example), folder, baseline)
-    _publish_check(found, **shown)
+    checked = decided(_wanted(threshold, thresholds, example), folder, baseline)
+    _publish_check(checked, **shown)
     statuses = {
         Outcome.MET: ExitStatus.DONE,
         Outcome.MISSED: ExitStatus.MISSED,
         Outcome.UNRESOLVED: ExitStatus.UNSETTLED,
     }
-    sys.exit(statuses[Outcome(found.outcome)])
+    sys.exit(statuses[Outcome(checked.outcome)])
 
 
 def _wanted(texts: Sequence[str], file: str | None, example: str = "plateau >= 1500") -> list[tuple[Threshold, str]]:
@@ -84,7 +84,7 @@ def _wanted(texts: Sequence[str], file: str | None, example: str = "plateau >= 1
 
 
 def _publish_check(
-    found: Report, *, form: str, as_json: bool, junit: str | None, markdown: str | None, quiet: bool
+    checked: Report, *, form: str, as_json: bool, junit: str | None, markdown: str | None, quiet: bool
 ) -> None:
     """Write the files that the options name, and print the answer: on stderr where stdout has another form of it."""
     from harness.base import files
@@ -92,18 +92,18 @@ def _publish_check(
     from harness.report import markdown as rendering
 
     form = "json" if as_json else form
-    document = check.report(found)
+    document = check.report(checked)
     forms: dict[str, Callable[[], str]] = {
         "markdown": lambda: rendering.render(document),
-        "junit": lambda: check.junit(found),
-        "github": lambda: check.github(found),
+        "junit": lambda: check.junit(checked),
+        "github": lambda: check.github(checked),
     }
     for name, file in (("junit", junit), ("markdown", markdown)):
         if file is not None:
             files.write(files.named(Path(file)), forms[name]())
     with output.closed_stdout_ignored():
         if form == "json":
-            output.print_json(found)
+            output.print_json(checked)
         elif form != "text":
             print(forms[form](), end="")
         if form == "text" or not quiet:

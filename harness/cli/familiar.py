@@ -265,11 +265,11 @@ def _put_values(name: str, values: Sequence[str], row: Row, parts: Parts) -> str
 def _put_fields(name: str, texts: Sequence[str], parts: Parts) -> str:
     """Add fields of the request body, given as JSON, name:value or name=value, to the parts; return the error or ""."""
     for text in texts:
-        found = theirs.value(text)
+        parsed = theirs.value(text)
         match = re.fullmatch(r"([^:=]+)[:=](.*)", text)
-        if not isinstance(found, dict) and match is None:
+        if not isinstance(parsed, dict) and match is None:
             return f"{name}: {text!r} has no name and value; write it like temperature:0.7"
-        parts.body |= found if match is None or isinstance(found, dict) else {match[1]: theirs.value(match[2])}
+        parts.body |= parsed if match is None or isinstance(parsed, dict) else {match[1]: theirs.value(match[2])}
     return ""
 
 
@@ -278,13 +278,13 @@ def _put_pairs(name: str, text: str, parts: Parts, rows: Mapping[str, Row]) -> s
 
     Each is an option of its own in tools.toml, like --data.prompt_tokens.
     """
-    found = theirs.value(text)
-    if not isinstance(found, dict):
+    parsed = theirs.value(text)
+    if not isinstance(parsed, dict):
         pairs = [part.strip().partition("=") for part in text.split(",")]
-        found = {key: setting for key, equals, setting in pairs if equals} or {"kind": text}
+        parsed = {key: setting for key, equals, setting in pairs if equals} or {"kind": text}
     if f"{name}.path" in rows and os.path.exists(text):
-        found = {"path": text}
-    for key, setting in found.items():
+        parsed = {"path": text}
+    for key, setting in parsed.items():
         row = rows.get(f"{name}.{key}", Row(left="Knee decides it from what it measures"))
         plain = ",".join(map(str, setting)) if isinstance(setting, list) else str(setting)
         if error := _put_row(f"{name} {key}", [plain], row, parts, rows):

@@ -27,16 +27,16 @@ _LEAVES_S = 15.0  # the longest that the page's server lives after the end of th
 
 def listening(port: int) -> socket.socket:
     """Return a socket that listens on this machine alone, port 0 for a free one; raise HarnessError if it is taken."""
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind(("127.0.0.1", port))
+        listener.bind(("127.0.0.1", port))
     except OSError as error:
-        found.close()
+        listener.close()
         way_out = "give another port, or --live alone for a free one"
         raise HarnessError(f"port {port} cannot be had: {error.strerror}", place="--live", way_out=way_out) from None
-    found.listen()
-    return found
+    listener.listen()
+    return listener
 
 
 class LivePage:

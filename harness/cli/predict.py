@@ -133,8 +133,8 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
     if cpus is None and flags["gpu"].lower() == "host" and hardware.host_cpus:
         cpus = ",".join(map(str, hardware.host_cpus))
     question = deployed.question_of(resolved, flags, deployed.card(flags["gpu"], cpus))
-    found = _answer(question, flags)
-    prediction = found.prediction
+    answer = _answer(question, flags)
+    prediction = answer.prediction
     rates, arrivals = deployed.traffic_of(resolved, flags)
     if flags["simulate"] or rates is not None:
         stepped = _stepped(question, prediction, rates, arrivals)
@@ -143,14 +143,14 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
         from harness.decide import calibration
 
         prediction = calibration.with_measured(prediction, question, flags["measured"])
-    found = msgspec.structs.replace(found, prediction=prediction)
+    answer = msgspec.structs.replace(answer, prediction=prediction)
 
     from harness.report import prediction as predicting
 
     if flags["as_json"]:
-        output.print_json(found.prediction)
+        output.print_json(answer.prediction)
     else:
-        _show(predicting.report(found, with_claims=flags["claims"]))
+        _show(predicting.report(answer, with_claims=flags["claims"]))
 
 
 def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
@@ -174,14 +174,14 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
     made, decode, mean = questions.setup(question)
     _, prefill, _ = questions.setup(msgspec.structs.replace(question, figures={**question.figures, **tp}))
     demand: Demand | None = flags["demand"]
-    found = disaggregated.predict(
+    split = disaggregated.predict(
         made, prefill, decode, mean, question.levels, gpus=(flags["prefill_gpus"], flags["decode_gpus"]),
         slo=question.slo, rate=None if demand is None else demand.requests_per_s,
     )  # fmt: skip
     if flags["as_json"]:
-        output.print_json(found)
+        output.print_json(split)
     else:
-        _show(predicted.disaggregated(found))
+        _show(predicted.disaggregated(split))
 
 
 def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
@@ -191,13 +191,13 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     from harness.predict import question as questions
 
     try:
-        found = questions.answer(question)
+        answer = questions.answer(question)
     except HarnessError:  # the notes may tell why the prediction fails
         for note in questions.notes(question):
             print(f"note: {note}", file=sys.stderr)
         raise
     if flags["calibration"] is None:
-        return found
+        return answer
     from harness.predict.calibration import calibrated, doubts
     from harness.run import prediction
 
@@ -206,9 +206,9 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     both = calibrated(
         made, where, question.mixture or mean, question.levels, profile, slo=question.slo or None, price=question.price
     )
-    notes = [*found.prediction.notes, *doubts(profile, question.levels)]
+    notes = [*answer.prediction.notes, *doubts(profile, question.levels)]
     return msgspec.structs.replace(
-        found, prediction=msgspec.structs.replace(found.prediction, calibrated=both, notes=notes)
+        answer, prediction=msgspec.structs.replace(answer.prediction, calibrated=both, notes=notes)
     )
 
 
@@ -254,12 +254,12 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     if (price := flags["price"]) is not None:
         cards = [msgspec.structs.replace(card, usd_per_hour=(price, price)) for card in cards]
-    found = choice.choose(made, cards, workload, slo=first.slo, rank=flags["rank"], demand=demand, **figures)
+    choices = choice.choose(made, cards, workload, slo=first.slo, rank=flags["rank"], demand=demand, **figures)
     if flags["as_json"]:
-        output.print_json(found)
+        output.print_json(choices)
     else:
         judged = msgspec.structs.replace(first, slo=choice.with_usual(first.slo, workload))
-        best = choice.best_sizes(found)
+        best = choice.best_sizes(choices)
         lines = [_heading(judged, made.name, workload, demand, every=not keys)]
         rate = None if demand is None else demand.requests_per_s
         if sentence := chosen.pick(best, flags["rank"], workload.output_tokens, rate):
@@ -267,7 +267,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
             alone = flags["rank"] == "latency" and demand is None
             gained = None if alone else choice.gains(made, card, best[0], workload, **figures)
             lines += [sentence, *chosen.gains(gained)]
-        shown = found if keys else best
+        shown = choices if keys else best
         whole = not console(stderr=False).is_terminal
         _show(Document(sections=[Section(lines=lines), *chosen.sections(shown, flags["rank"], whole=whole)]))
 

@@ -128,12 +128,12 @@ def fit(sources: tuple[str, ...], as_json: bool, seed: int, named: str) -> None:
     from harness.report import facts, terminal
 
     measured = _of_stdin(named) if sources == ("-",) else fitting.read(*sources, format=named)
-    found = fitting.fitted(measured, seed)
+    fitted = fitting.fitted(measured, seed)
     if as_json:
-        output.print_json(found.curve)
+        output.print_json(fitted.curve)
     else:
         loads = [point.concurrency for point in measured.points]
-        document = facts.fit(found.curve, found.knees, loads, measured.unit, measured.about)
+        document = facts.fit(fitted.curve, fitted.knees, loads, measured.unit, measured.about)
         terminal.show(document, console(stderr=False))
 
 
@@ -177,15 +177,15 @@ def summaries(folder: Path, wait: Callable[[], object]) -> Iterator[Summary]:
     levels: dict[int, Level] = {}
     ended: set[int] = set()  # a segment repeats the levels before it
     while folders.is_claimed(folder):
-        found: Summary | None = None
+        summary: Summary | None = None
         with contextlib.suppress(FileNotFoundError, HarnessError):  # there is none yet, or it is being packed
             at = frames.read_since(spool, at, levels)
             new = {index for index, level in levels.items() if level.finished} - ended
             ended |= new
             if new:
-                found = summarise(Result.open(folder))
-        if found is not None:
-            yield found
+                summary = summarise(Result.open(folder))
+        if summary is not None:
+            yield summary
         wait()
 
 
@@ -248,17 +248,17 @@ def list_(folder: tuple[str, ...], as_json: bool, html: str | None, figure: str 
     if wanted.at == expression.ALL:
         way_out = "name a level: @knee or @32"
         raise HarnessError("all levels make no figure of one run", place="--figure", way_out=way_out)
-    found = listing.listing(folder or ("results",), wanted if figure or html else None)
+    listed = listing.listing(folder or ("results",), wanted if figure or html else None)
     if html is not None:
         from harness.report import page
 
-        files.write(files.named(Path(html)), page.render(report.index(found, name, unit)))
+        files.write(files.named(Path(html)), page.render(report.index(listed, name, unit)))
     with output.closed_stdout_ignored():
         if as_json:
-            output.print_json(found)
+            output.print_json(listed)
         else:
             talk = console(stderr=False)
-            terminal.show(report.table(found, name if figure else "", unit, whole=not talk.is_terminal), talk)
-    for each in found.broken:
+            terminal.show(report.table(listed, name if figure else "", unit, whole=not talk.is_terminal), talk)
+    for each in listed.broken:
         print(f"error: {' '.join(each.error.split())}", file=sys.stderr)
-    sys.exit(ExitStatus.MISTAKE if found.broken else ExitStatus.DONE)
+    sys.exit(ExitStatus.MISTAKE if listed.broken else ExitStatus.DONE)

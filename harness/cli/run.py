@@ -100,17 +100,17 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     sys.exit(found.status)
 
 
-def _compare(found: Swept, flags: dict[str, Any]) -> None:
+def _compare(swept: Swept, flags: dict[str, Any]) -> None:
     """Compare the runs of each way to balance load and publish the comparison, if each way was measured."""
     from harness.cli import decide
     from harness.library import answers
     from harness.results.levelmap import BALANCE
 
-    cells = [cell for cell in found.map.cells if cell.status is not None]
+    cells = [cell for cell in swept.map.cells if cell.status is not None]
     if len({cell.at[BALANCE] for cell in cells}) > 1:
-        compared = answers.compare(*(f"{cell.at[BALANCE]}={found.folder / cell.name}" for cell in cells))
+        compared = answers.compare(*(f"{cell.at[BALANCE]}={swept.folder / cell.name}" for cell in cells))
         shown = {name: flags[name] for name in ("no_plots", "quiet")}
-        decide.publish_comparison(compared, str(found.folder), as_json=False, **shown)
+        decide.publish_comparison(compared, str(swept.folder), as_json=False, **shown)
 
 
 def consent_of(resolved: Scenario, flags: dict[str, Any], place: str, **more: Any) -> Agreed:
@@ -250,12 +250,12 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
             resumed = flags["resume"] is not None
             folder = flags["resume"] if resumed else flags["out"]
             how: dict[str, Any] = {"plan": plan or campaign.plan, "agreed": agreed, "report": report}
-            found = campaign.run(resolved, folder, view, command_line(), resumed=resumed, **how)
-        output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
-        view.over(found.folder / "map.html")
+            swept = campaign.run(resolved, folder, view, command_line(), resumed=resumed, **how)
+        output.publish_map(swept.folder, swept.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
+        view.over(swept.folder / "map.html")
     if flags.get("open_report"):
-        output.open_in_browser(found.folder / "map.html")
-    return found
+        output.open_in_browser(swept.folder / "map.html")
+    return swept
 
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
@@ -367,7 +367,7 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     return laid_over(found, flags, run.params, path or "command line")
 
 
-def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[click.Parameter], place: str) -> Scenario:
+def laid_over(base: Scenario | None, flags: dict[str, Any], params: Sequence[click.Parameter], place: str) -> Scenario:
     """Return a scenario, or none, with the flags of a command laid over it."""
     from harness.spec import reading
 
@@ -390,7 +390,7 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
         if flags["dataset"] is not None:
             tables["workload"]["dataset"]["sessions"] = True
     try:
-        scenario = reading.laid_over(found, tables, place=place)
+        scenario = reading.laid_over(base, tables, place=place)
     except HarnessError as error:
         raise _by_flag(error, flags, params) from None
     if flags["agents"] is not None and not scenario.has_tasks:

@@ -110,11 +110,11 @@ def run(scenario: str | None, **flags: Any) -> None:
     unknown = {each.spec.name: each.recipe.version for each in chosen if each.own or resumed is not None}
     if unknown and not flags["yes"]:
         _must_be_agreed([each for each in commands if each[0] in unknown], unknown, resumed or ", ".join(unknown))
-    found = measure_map(resolved, agreed, flags, partial(stacked.plan, stacks=chosen))
-    folders = [str(found.folder / cell.name) for cell in found.map.cells if cell.status is not None]
+    swept = measure_map(resolved, agreed, flags, partial(stacked.plan, stacks=chosen))
+    folders = [str(swept.folder / cell.name) for cell in swept.map.cells if cell.status is not None]
     if len(folders) > 1 and not flags["quiet"]:
         print(f"Compare them: {shlex.join(['knee', 'compare', *folders])}", file=sys.stderr)
-    sys.exit(found.status)
+    sys.exit(swept.status)
 
 
 def _must_be_agreed(commands: Sequence[tuple[str, Command]], versions: Mapping[str, Sequence[str]], place: str) -> None:
@@ -254,19 +254,19 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
     flags |= _OF_RUN
     if flags["resume"] is not None:
         must_stand_alone()
-        found, of = tuned.interrupted(flags["resume"])
+        tuning, of = tuned.interrupted(flags["resume"])
         agreed = consent_of(of, flags, "")
     else:
         of, stack = _tuned_of(scenario or "", flags)
         agreed = consent_of(of, flags, scenario or "")
         goal = goal or ("slo" if of.slo else "plateau")
-        found = tuned.begun(of, stack, tries, goal, command_line())
-    stack = found.stack
+        tuning = tuned.begun(of, stack, tries, goal, command_line())
+    stack = tuning.stack
     if (stack.own or flags["resume"] is not None) and not flags["yes"]:
-        tried = [(each.name, tuned.command_of(found, of, each.name)) for each in found.settings if not each.left_out]
+        tried = [(each.name, tuned.command_of(tuning, of, each.name)) for each in tuning.settings if not each.left_out]
         _must_be_agreed(tried, {each: stack.recipe.version for each, _ in tried}, stack.spec.recipe)
     with copying(flags) as saved:
-        status = _measure(found, of, flags, agreed, saved)
+        status = _measure(tuning, of, flags, agreed, saved)
     sys.exit(status)
 
 

@@ -60,12 +60,12 @@ class Parts:
 
     def arguments(self) -> list[str]:
         """Return the line in Knee's words."""
-        found = list(self.alone)
+        arguments = list(self.alone)
         for name, values in [*self.own, *{**self.usual, **self.taken}.items()]:
             for value in values if name in SEVERAL else [" ".join(values)] if values else []:
-                found += [name, value]
-            found += [] if values else [name]
-        return found
+                arguments += [name, value]
+            arguments += [] if values else [name]
+        return arguments
 
     def notes(self) -> list[str]:
         """Return what to print of the line: what is taken in another sense, and what is left out."""

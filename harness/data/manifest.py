@@ -288,14 +288,14 @@ def read(stored: Any) -> Manifest | MapManifest:
     return msgspec.convert(stored, MapManifest) if of_map else msgspec.convert(stored, Manifest)
 
 
-def missing(found: Manifest | MapManifest) -> str | None:
+def missing(manifest: Manifest | MapManifest) -> str | None:
     """Return the name of a field that the manifest lacks and resuming needs; None if nothing is missing."""
-    needed: list[tuple[str, object]] = [("scenario_digest", found.scenario_digest)]
-    if isinstance(found, MapManifest):
-        needed.append(("name", found.name))
+    needed: list[tuple[str, object]] = [("scenario_digest", manifest.scenario_digest)]
+    if isinstance(manifest, MapManifest):
+        needed.append(("name", manifest.name))
     else:
-        needed += [("model", found.model), ("workload.prompt_words", found.workload.prompt_words)]
-        for session in found.loaded:
+        needed += [("model", manifest.model), ("workload.prompt_words", manifest.workload.prompt_words)]
+        for session in manifest.loaded:
             needed += [(f"sittings.{name}", getattr(session, name)) for name in ("monotonic_ns_origin", "unix_origin")]
-        needed += [("sittings.ended_s", session.ended_s) for session in found.loaded[:-1]]
+        needed += [("sittings.ended_s", session.ended_s) for session in manifest.loaded[:-1]]
     return next((name for name, value in needed if value is None or value is UNSET), None)

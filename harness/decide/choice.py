@@ -180,22 +180,22 @@ def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
     """Return the choices of one card: each tensor-parallel size that fits, and the largest that does not, with why."""
     sizes = [n for n in _SIZES if n in divisors(asked.model) and (n == 1 or among(card, n).link is not None)]
     deployment(card, **asked.figures)  # a mistake in the options is raised here: it is no reason against a card
-    found: list[Choice] = []
+    choices: list[Choice] = []
     out: dict[int, str] = {}
     for tp in sizes:
         try:
-            found.append(_best(asked, card, tp))
+            choices.append(_best(asked, card, tp))
         except HarnessError as error:
             out[tp] = error.fact
     if out:
         largest = max(out)
-        fits = f"; it fits from {found[0].tp} on" if found and found[0].tp > largest else ""
-        found.append(
+        fits = f"; it fits from {choices[0].tp} on" if choices and choices[0].tp > largest else ""
+        choices.append(
             Choice(
                 gpu=card.key, tp=largest, why_not=out[largest] + fits, constants=constants(card), doubts=doubts(card)
             )
         )
-    return found
+    return choices
 
 
 def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:

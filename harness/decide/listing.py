@@ -65,15 +65,15 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 def listing(places: Sequence[str], plotted: Subject | None = None) -> Listing:
     """Return an entry for every result folder in these places, oldest first, and those that cannot be read."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     broken: list[Broken] = []
     for folder in dict.fromkeys(each for place in places for each in folders(place)):
         try:
-            found.append(entry(folder, plotted))
+            entries.append(entry(folder, plotted))
         except HarnessError as error:
             broken.append(Broken(str(folder), str(error)))
-    found.sort(key=lambda each: (each.time is None, each.time, each.place))
-    return Listing(results=found, broken=broken)
+    entries.sort(key=lambda each: (each.time is None, each.time, each.place))
+    return Listing(results=entries, broken=broken)
 
 
 def folders(place: str) -> list[Path]:

@@ -91,12 +91,12 @@ def grid(tries: Sequence[str]) -> list[Setting]:
     for text in tries:
         option, equals, values = text.partition("=")
         option = option.strip().lstrip("-")
-        found = [value.strip() for value in values.split(",")]
-        if not equals or not option or not all(found) or len(set(found)) < len(found) or option in options:
+        choices = [value.strip() for value in values.split(",")]
+        if not equals or not option or not all(choices) or len(set(choices)) < len(choices) or option in options:
             raise HarnessError(
                 f"{text!r} names no values to try", place="--try", way_out="write it like max-num-seqs=64,128,256"
             )
-        options[option] = found
+        options[option] = choices
     if not options:
         raise HarnessError("nothing to try", place="--try", way_out="write it like max-num-seqs=64,128,256")
     if math.prod(map(len, options.values())) > _MOST:

@@ -24,13 +24,13 @@ class _Dialects(dict[str, Dialect]):
 @cache
 def _plugin(name: str) -> Dialect:
     """Return another package's dialect of that name; raise HarnessError if none has it or it generates no answer."""
-    found: Dialect | None = plugins.find(plugins.DIALECTS, name, Dialect)
-    if found is None:
+    dialect: Dialect | None = plugins.find(plugins.DIALECTS, name, Dialect)
+    if dialect is None:
         raise HarnessError(f"unknown api '{name}'", place="--api", way_out=f"known: {', '.join(APIS)}")
-    if not found.unit.decodes:
+    if not dialect.unit.decodes:
         fact, way_out = "it generates no answer", f"give one that does, or --api, one of: {', '.join(APIS)}"
         raise HarnessError(fact, place=f"{plugins.DIALECTS} {name}", way_out=way_out)
-    return found
+    return dialect
 
 
 def _own() -> dict[str, Dialect]:

@@ -56,19 +56,19 @@ _event = msgspec.json.Decoder(_Event).decode
 
 
 def _read(data: bytes) -> Chunk:
-    found = _event(data)
-    delta, usage = found.delta, None
-    if found.message is not None and found.message.usage is not None:
-        usage = _usage(found.message.usage, None)  # its count of output tokens is that of no token yet
-    elif found.usage is not None:
-        usage = _usage(found.usage, found.usage.output_tokens)
+    event = _event(data)
+    delta, usage = event.delta, None
+    if event.message is not None and event.message.usage is not None:
+        usage = _usage(event.message.usage, None)  # its count of output tokens is that of no token yet
+    elif event.usage is not None:
+        usage = _usage(event.usage, event.usage.output_tokens)
     choices = None
     if delta is not None and delta != _SIGNATURE:
         text = delta.partial_json if delta.text is None else delta.text
         choices = [Choice(Delta(text, reasoning=delta.thinking), finish_reason=delta.stop_reason)]
-    elif found.content_block is not None and (text := found.content_block.name or found.content_block.text):
+    elif event.content_block is not None and (text := event.content_block.name or event.content_block.text):
         choices = [Choice(text=text)]
-    return Chunk(choices, usage, found.error)
+    return Chunk(choices, usage, event.error)
 
 
 def _usage(usage: _Usage, output_tokens: int | None) -> Usage:

@@ -110,15 +110,15 @@ def without(fields: dict[str, Any], drop: frozenset[str]) -> dict[str, Any]:
 
 def _natural(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an answer that ends where the model ends it, at temperature 0."""
-    found = {name: value for name, value in fields.items() if name not in _UNNATURAL}
-    if "temperature" in found:
-        found["temperature"] = 0.0
-    if isinstance(settings := found.get("options"), dict):
-        found["options"] = _natural(settings)
-    if isinstance(settings := found.get("parameters"), dict):  # TGI's, which refuse 0 and take the likeliest without
+    natural = {name: value for name, value in fields.items() if name not in _UNNATURAL}
+    if "temperature" in natural:
+        natural["temperature"] = 0.0
+    if isinstance(settings := natural.get("options"), dict):
+        natural["options"] = _natural(settings)
+    if isinstance(settings := natural.get("parameters"), dict):  # TGI's, which refuse 0 and take the likeliest without
         left_out = (*_UNNATURAL, "temperature")
-        found["parameters"] = {name: value for name, value in settings.items() if name not in left_out}
-    return found
+        natural["parameters"] = {name: value for name, value in settings.items() if name not in left_out}
+    return natural
 
 
 def _with_images(message: Message, images: Sequence[str]) -> dict[str, Any]:

@@ -161,21 +161,21 @@ def salvage(event: bytes, read: Callable[[bytes], Chunk]) -> tuple[Chunk, bytes,
     with contextlib.suppress(*UNREADABLE, ValueError):
         # The longest integers stay words, which are no count.
         text, integer = event.decode("utf-8", "replace"), lambda digits: int(digits) if len(digits) < 19 else digits
-        found = json.loads(text, parse_int=integer, parse_constant=constant)
-        whole = rest = _bytes(found)
-        for attempt in range(_MOST_LEFT_OUT if isinstance(found, dict) else 0):
+        document = json.loads(text, parse_int=integer, parse_constant=constant)
+        whole = rest = _bytes(document)
+        for attempt in range(_MOST_LEFT_OUT if isinstance(document, dict) else 0):
             try:
                 return read(rest), whole, left_out or ([] if attempt else ["characters"])
             except msgspec.ValidationError as error:
-                if (path := _leave_out(found, str(error))) is None:
+                if (path := _leave_out(document, str(error))) is None:
                     return None
                 left_out += path
-                rest = _bytes(found)
+                rest = _bytes(document)
     return None
 
 
-def _bytes(found: Any) -> bytes:
-    return json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")  # half a character becomes a "?"
+def _bytes(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")  # half a character becomes a "?"
 
 
 def _leave_out(found: Any, why: str) -> list[str] | None:

@@ -99,12 +99,12 @@ _ollama_line = msgspec.json.Decoder(_OllamaLine).decode
 
 
 def _read_ollama(data: bytes) -> Chunk:
-    found = _ollama_line(data)
-    message = found.message
+    line = _ollama_line(data)
+    message = line.message
     delta = Delta(message.content, reasoning=message.thinking, tool_calls=message.tool_calls)
-    finish = (found.done_reason or "unknown") if found.done else None
-    usage = usage_of(found.prompt_eval_count, found.eval_count)
-    return Chunk([Choice(delta, finish_reason=finish)], usage, found.error)
+    finish = (line.done_reason or "unknown") if line.done else None
+    usage = usage_of(line.prompt_eval_count, line.eval_count)
+    return Chunk([Choice(delta, finish_reason=finish)], usage, line.error)
 
 
 def _ollama_prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
@@ -151,12 +151,12 @@ _tgi_event = msgspec.json.Decoder(_TgiEvent).decode
 
 
 def _read_tgi(data: bytes) -> Chunk:
-    found = _tgi_event(data)
-    text = found.token.text if found.token is not None else ""
-    details = found.details or _TgiDetails(generated_tokens=found.index)
-    finish = None if found.generated_text is None else details.finish_reason or "unknown"
+    event = _tgi_event(data)
+    text = event.token.text if event.token is not None else ""
+    details = event.details or _TgiDetails(generated_tokens=event.index)
+    finish = None if event.generated_text is None else details.finish_reason or "unknown"
     usage = usage_of(details.input_length, details.generated_tokens)
-    return Chunk([Choice(text=text, finish_reason=finish)], usage, found.error)
+    return Chunk([Choice(text=text, finish_reason=finish)], usage, event.error)
 
 
 def _for_tgi(settings: Settings) -> dict[str, Any]:
@@ -196,12 +196,12 @@ class _TritonReader:
 
     def __call__(self, data: bytes) -> Chunk:
         """Return the chunk of one event; its usage counts the output tokens of all events so far."""
-        found = _triton_event(data)
-        if found.num_output_tokens is not None:
-            self._tokens = (self._tokens or 0) + found.num_output_tokens
-        text = found.text_output if isinstance(found.text_output, str) else "".join(found.text_output)
-        usage = usage_of(found.num_input_tokens, self._tokens)
-        return Chunk([Choice(text=text, finish_reason=found.finish_reason)], usage, found.error)
+        event = _triton_event(data)
+        if event.num_output_tokens is not None:
+            self._tokens = (self._tokens or 0) + event.num_output_tokens
+        text = event.text_output if isinstance(event.text_output, str) else "".join(event.text_output)
+        usage = usage_of(event.num_input_tokens, self._tokens)
+        return Chunk([Choice(text=text, finish_reason=event.finish_reason)], usage, event.error)
 
 
 def _triton_decoder(placer: TokenPlacer | None = None, **options: Any) -> StreamDecoder:

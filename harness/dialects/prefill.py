@@ -89,17 +89,17 @@ class AnswerDecoder:
 def _read(data: bytes) -> tuple[_Answer, str, str]:
     """Return (the answer, its error's name, its message)."""
     try:
-        found = _answer(data)
+        answer = _answer(data)
     except UNREADABLE as error:
         name = "truncated" if "truncated" in str(error) or not data else "malformed_event"
         return _Answer(), name, f"{error}: {data[:120]!r}"
-    if isinstance(found, list):
-        found = _Answer(results=found)
-    if found.error is not ABSENT and (error_text := bytes(found.error)) not in NO_ERROR:
-        return found, "stream_error", error_text[:_LONGEST_MESSAGE].decode("utf-8", "replace")
-    if not (found.data or found.results):
-        return found, "malformed_event", f"neither vectors nor scores: {data[:120]!r}"
-    return found, "", ""
+    if isinstance(answer, list):
+        answer = _Answer(results=answer)
+    if answer.error is not ABSENT and (error_text := bytes(answer.error)) not in NO_ERROR:
+        return answer, "stream_error", error_text[:_LONGEST_MESSAGE].decode("utf-8", "replace")
+    if not (answer.data or answer.results):
+        return answer, "malformed_event", f"neither vectors nor scores: {data[:120]!r}"
+    return answer, "", ""
 
 
 def _embeddings(_: str, texts: Sequence[str]) -> dict[str, Any]:

@@ -75,32 +75,32 @@ _response = msgspec.json.Decoder(_Response).decode
 
 def _read(data: bytes) -> Chunk:
     """Return the chunk of one event: text of the answer or the reasoning, the end with its usage, or an error."""
-    found = _event(data)
-    kind = found.type
-    if kind in _ANSWERS and isinstance(found.delta, str):
-        return Chunk([Choice(text=found.delta)])
-    if kind in _REASONS and isinstance(found.delta, str):
-        return Chunk([Choice(Delta(reasoning=found.delta))])
-    if kind in _ENDS and found.response is not None:
-        return _end(found.response, Delta(), failed=kind == "response.failed")
-    if kind == "response.output_item.added" and found.item is not None and found.item.name:
-        return Chunk([Choice(text=found.item.name)])
-    if kind == "error" and found.error is ABSENT:
-        return Chunk(error=msgspec.Raw(msgspec.json.encode(found.message or "an error without a message")))
-    return Chunk(error=found.error)
+    event = _event(data)
+    kind = event.type
+    if kind in _ANSWERS and isinstance(event.delta, str):
+        return Chunk([Choice(text=event.delta)])
+    if kind in _REASONS and isinstance(event.delta, str):
+        return Chunk([Choice(Delta(reasoning=event.delta))])
+    if kind in _ENDS and event.response is not None:
+        return _end(event.response, Delta(), failed=kind == "response.failed")
+    if kind == "response.output_item.added" and event.item is not None and event.item.name:
+        return Chunk([Choice(text=event.item.name)])
+    if kind == "error" and event.error is ABSENT:
+        return Chunk(error=msgspec.Raw(msgspec.json.encode(event.message or "an error without a message")))
+    return Chunk(error=event.error)
 
 
 def _read_whole(data: bytes) -> Chunk:
     """Return the chunk of a response that did not stream."""
-    found = _response(data)
+    response = _response(data)
     reasoning, answer = "", ""
-    for item in found.output or ():
+    for item in response.output or ():
         text = "".join(part.text or part.refusal or "" for part in (*(item.summary or ()), *(item.content or ())))
         if item.type == "reasoning":
             reasoning += text
         else:
             answer += text + (item.name or "") + (item.arguments or "")
-    return _end(found, Delta(answer, reasoning=reasoning or None), failed=found.status == "failed")
+    return _end(response, Delta(answer, reasoning=reasoning or None), failed=response.status == "failed")
 
 
 def _end(response: _Response, delta: Delta, *, failed: bool) -> Chunk:

@@ -112,8 +112,8 @@ def counts(event: bytes) -> tuple[int | None, int, str] | None:
     return None
 
 
-def _count(found: dict[str, Any], names: re.Pattern[str]) -> int | None:
-    values = (value for name, value in found.items() if names.fullmatch(name))
+def _count(fields: dict[str, Any], names: re.Pattern[str]) -> int | None:
+    values = (value for name, value in fields.items() if names.fullmatch(name))
     return next((each for each in values if type(each) is int and 0 < each < MOST), None)
 
 
@@ -139,7 +139,7 @@ def texts(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def error_words(found: Any) -> str:
+def error_words(value: Any) -> str:
     """Return the words of an error in place of an answer, whoever made its envelope; "": it is none.
 
     >>> error_words({"success": False, "code": 1004, "msg": "the key has expired"})
@@ -147,15 +147,15 @@ def error_words(found: Any) -> str:
     >>> error_words({"error": {"message": "busy", "code": 503}}), error_words({"code": 0, "message": "ok"})
     ('busy', '')
     """
-    if not isinstance(found, dict) or found.get("choices") or found.get("success") is True:
+    if not isinstance(value, dict) or value.get("choices") or value.get("success") is True:
         return ""
-    code = found.get("code")
-    if "code" in found and code in (0, 200, "0", "200", "ok"):
+    code = value.get("code")
+    if "code" in value and code in (0, 200, "0", "200", "ok"):
         return ""
-    if not code and found.get("type") in ("ping", "status", "heartbeat"):
+    if not code and value.get("type") in ("ping", "status", "heartbeat"):
         return ""
-    failed = code or found.get("success") is False or "error" in (found.get("object"), found.get("type"))
-    return _words(found) or (msgspec.json.encode(found).decode() if failed else "")
+    failed = code or value.get("success") is False or "error" in (value.get("object"), value.get("type"))
+    return _words(value) or (msgspec.json.encode(value).decode() if failed else "")
 
 
 def _words(value: Any) -> str:

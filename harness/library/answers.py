@@ -73,12 +73,12 @@ def read(source: str, *more: str, format: str = "") -> Measured:
     return _of_run(load(source))
 
 
-def of_foreign(found: ForeignResult, place: str) -> Measured:
+def of_foreign(foreign: ForeignResult, place: str) -> Measured:
     """Return the levels of another tool's closed loop; raise HarnessError if it has none."""
-    levels = readers.closed_loop(found, place)
-    rated = sum(1 for level in found.levels if level.rate and level.output_tokens_per_s)
-    about = [] if found.source == table.PLAIN else [f"from {found.source}", *found.lacks]
-    if found.simulated:
+    levels = readers.closed_loop(foreign, place)
+    rated = sum(1 for level in foreign.levels if level.rate and level.output_tokens_per_s)
+    about = [] if foreign.source == table.PLAIN else [f"from {foreign.source}", *foreign.lacks]
+    if foreign.simulated:
         about.insert(1, "simulated: no GPU was measured")
     if rated:
         about.append(f"{rated} level{'s' * (rated != 1)} at fixed rates left out")

@@ -65,14 +65,14 @@ def requests(run: Result) -> pandas.DataFrame:
 def _latencies(run: Result, records: Sequence[Record]) -> dict[str, Floats]:
     """Return seconds by column, each shape [requests]; in open loop they start at the schedule, as in the summary."""
     table = Table.of(records)
-    found = {name: np.full(len(records), np.nan) for name in _LATENCIES.values()}
+    latencies = {name: np.full(len(records), np.nan) for name in _LATENCIES.values()}
     for level in run.levels:
         mine = table.level == level.index
         if mine.any():
             figures = metrics.figures(table.only(mine), level, stalled=True)
             for figure, name in _LATENCIES.items():
-                found[name][mine] = figures[figure]
-    return found
+                latencies[name][mine] = figures[figure]
+    return latencies
 
 
 def levels(summary: Summary) -> pandas.DataFrame:

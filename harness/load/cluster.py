@@ -235,11 +235,11 @@ class RayWorker:
             return int(await self._actor.clock_ns.remote())
 
         try:
-            found = await schedule.estimated(theirs, time.monotonic_ns)
+            offset = await schedule.estimated(theirs, time.monotonic_ns)
         except self._lost:  # its messages end, which says so
             return None
-        self.clock_offset_ns = found.ns
-        return found
+        self.clock_offset_ns = offset.ns
+        return offset
 
     def send(self, order: Plan | Command) -> None:
         self._orders.put_nowait(encode(order))

@@ -83,13 +83,13 @@ class _Worker:
 
     async def estimate_clock(self) -> None:
         """Estimate how far its clock is from ours; send the new offset if it rules out the one in use."""
-        found = await self.link.estimate_clock()
-        if found is None:
+        offset = await self.link.estimate_clock()
+        if offset is None:
             return
-        self.offsets.append(found)
-        if self._origin_ns and abs(found.ns - self._moved_ns) > found.error_ns:
-            self._moved_ns = found.ns
-            self.link.send(on_clock(Origin(self._origin_ns), found.ns))
+        self.offsets.append(offset)
+        if self._origin_ns and abs(offset.ns - self._moved_ns) > offset.error_ns:
+            self._moved_ns = offset.ns
+            self.link.send(on_clock(Origin(self._origin_ns), offset.ns))
 
     @property
     def clock(self) -> WorkerClock:

@@ -118,18 +118,18 @@ def _handles(nvml: Any, setting: str | None) -> dict[str, Any]:
             uuids[index] = nvml.nvmlDeviceGetUUID(whole[index])
         except nvml.NVMLError:  # not visible to us, or lost
             whole.pop(index, None)
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for entry in visible(setting, uuids):
         if isinstance(entry, int):
-            found[str(entry)] = whole[entry]
+            handles[str(entry)] = whole[entry]
             continue
         try:
             slice_ = nvml.nvmlDeviceGetHandleByUUID(entry)
             card = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
-            found[f"{nvml.nvmlDeviceGetIndex(card)}.{nvml.nvmlDeviceGetIndex(slice_)}"] = slice_
+            handles[f"{nvml.nvmlDeviceGetIndex(card)}.{nvml.nvmlDeviceGetIndex(slice_)}"] = slice_
         except nvml.NVMLError:
             break
-    return found
+    return handles
 
 
 def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:

@@ -112,12 +112,12 @@ def clock_error() -> WallClock:
 
     The error is the largest possible one, which a daemon (chrony, ntpd, systemd-timesyncd) keeps up to date.
     """
-    found = _Timex()
+    timex = _Timex()
     try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.byref(found))
+        state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
     except (OSError, AttributeError):
         return WallClock()
     if state < 0:
         return WallClock()
-    synchronised = not found.status & _UNSYNCHRONISED
-    return WallClock(synchronised=synchronised, error_s=found.maxerror * 1e-6 if synchronised else None)
+    synchronised = not timex.status & _UNSYNCHRONISED
+    return WallClock(synchronised=synchronised, error_s=timex.maxerror * 1e-6 if synchronised else None)

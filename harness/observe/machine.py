@@ -104,14 +104,14 @@ def _memory() -> float:
 
 def _cache(cpus: Sequence[int]) -> int:
     """Return the bytes of the last-level caches of these cores, each counted once."""
-    found: dict[tuple[int, str], int] = {}
+    caches: dict[tuple[int, str], int] = {}
     for cpu in cpus:
         for path in (_SYS / f"cpu{cpu}" / "cache").glob("index*"):
             size, level = _text(path / "size").strip(), _text(path / "level").strip()
             if size.endswith("K") and level.isdigit():
-                found[int(level), _text(path / "shared_cpu_list")] = int(size[:-1]) * 1024
-    last = max((level for level, _ in found), default=0)
-    return sum(size for (level, _), size in found.items() if level == last) or _USUAL_CACHE
+                caches[int(level), _text(path / "shared_cpu_list")] = int(size[:-1]) * 1024
+    last = max((level for level, _ in caches), default=0)
+    return sum(size for (level, _), size in caches.items() if level == last) or _USUAL_CACHE
 
 
 # ---- measuring, in a process of its own -----------------------------------------------------------------
@@ -157,13 +157,13 @@ def _measured(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str,
 
         def best(piece: Callable[[int], Any], share: float) -> float:
             """Return the seconds of the shortest turn in that share of the time, after one that warms up."""
-            found, turn, end = math.inf, 0, time.perf_counter() + share * seconds
+            shortest, turn, end = math.inf, 0, time.perf_counter() + share * seconds
             while turn < 2 or time.perf_counter() < end:
                 spans = [done.result() for done in [pool.submit(together, piece, turn) for _ in cpus]]
                 if turn:
-                    found = min(found, max(ended for _, ended in spans) - min(began for began, _ in spans))
+                    shortest = min(shortest, max(ended for _, ended in spans) - min(began for began, _ in spans))
                 turn += 1
-            return found
+            return shortest
 
         streams: dict[str, tuple[int, Callable[[int], Any]]] = {
             "read": (1, lambda i: np.dot(own.a[i], own.a[i])),

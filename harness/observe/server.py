@@ -62,12 +62,12 @@ def series(page: str, wanted: Callable[[str], object]) -> Iterator[Series]:
 
 def _labels(text: str) -> dict[str, str]:
     """Return the labels between braces, as they are written."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     at = 0
-    while len(found) < _MOST_LABELS and (label := _LABEL.match(text, at)) is not None:
-        found[label[1][:_LONGEST_LABEL]] = label[2][:_LONGEST_LABEL]
+    while len(labels) < _MOST_LABELS and (label := _LABEL.match(text, at)) is not None:
+        labels[label[1][:_LONGEST_LABEL]] = label[2][:_LONGEST_LABEL]
         at = label.end()  # each begins where the one before ended: nothing is read twice
-    return found
+    return labels
 
 
 _MOST_SERIES = 20_000  # series of known names on one page; a server has some for each of its engines
@@ -183,12 +183,12 @@ def exporter_samples(exporter: int, time_s: float, page: str) -> list[Sample]:
     >>> exporter_samples(0, 0.0, 'DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-4a"} 250.5')
     [Sample(time_s=0.0, source='gpu', metric='0:1/power_w', value=250.5)]
     """
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for each in series(page, lambda name: name in _GPU):
         gpu, slice_ = each.labels.get("gpu", ""), each.labels.get("GPU_I_ID", "")
         if gpu.isdecimal() and (slice_.isdecimal() or not slice_):
             figure, scale = _GPU[each.name]
-            found[f"{exporter}:{gpu}{'.' if slice_ else ''}{slice_}/{figure}"] = each.value * scale
-        if len(found) > _MOST_OF_EXPORTER:
+            totals[f"{exporter}:{gpu}{'.' if slice_ else ''}{slice_}/{figure}"] = each.value * scale
+        if len(totals) > _MOST_OF_EXPORTER:
             return []
-    return [Sample(time_s, "gpu", metric, value) for metric, value in found.items()]
+    return [Sample(time_s, "gpu", metric, value) for metric, value in totals.items()]

@@ -161,7 +161,7 @@ def calibrated(
     calibration is of another model or card.
     """
     applied = apply(msgspec.structs.replace(model, name=short(model.name)), deployment, calibration)
-    found = roofline.predict(model, applied, lengths, levels, slo=slo, price=price)
+    prediction = roofline.predict(model, applied, lengths, levels, slo=slo, price=price)
     error = calibration.rms().calibrated
     names = [*RANGES, "o_step"]
     return Calibrated(
@@ -171,10 +171,10 @@ def calibrated(
         fitted=list(calibration.fitted),
         kept=calibration.kept,
         error_unseen=error,
-        single_stream_tokens_per_s=found.single_stream_tokens_per_s.mid,
-        plateau_tokens_per_s=found.plateau_tokens_per_s.mid,
-        hinge_concurrency=found.hinge_concurrency,
-        levels=[_banded(level, error or 0.0) for level in found.levels],
+        single_stream_tokens_per_s=prediction.single_stream_tokens_per_s.mid,
+        plateau_tokens_per_s=prediction.plateau_tokens_per_s.mid,
+        hinge_concurrency=prediction.hinge_concurrency,
+        levels=[_banded(level, error or 0.0) for level in prediction.levels],
     )
 
 
@@ -183,9 +183,9 @@ def doubts(calibration: Calibration, levels: Iterable[float]) -> list[str]:
 
     Far is more than twice as many users as at the highest level, or fewer than half of those at the lowest.
     """
-    found, rms = [], calibration.rms()
+    doubts, rms = [], calibration.rms()
     if rms.calibrated is not None and rms.data_sheet is not None and rms.calibrated > rms.data_sheet:
-        found.append(
+        doubts.append(
             f"at levels that were not fitted the data sheet is nearer than this calibration: "
             f"{rms.data_sheet:.0%} beside {rms.calibrated:.0%} rms of output tok/s"
         )
@@ -193,8 +193,8 @@ def doubts(calibration: Calibration, levels: Iterable[float]) -> list[str]:
     far = [f"{C:g}" for C in levels if not least / _FAR <= C <= most * _FAR]
     if far:
         on = " to ".join(dict.fromkeys(f"{C:g}" for C in (least, most)))
-        found.append(f"C = {', '.join(far)}: far from the levels that were fitted ({on})")
-    return found
+        doubts.append(f"C = {', '.join(far)}: far from the levels that were fitted ({on})")
+    return doubts
 
 
 def _place(name: str) -> int:

@@ -85,21 +85,21 @@ def _described(text: str, place: str) -> Gpu:
     24.0
     """
     way_out = "give figures like bandwidth=936GB/s,memory=24GiB,fp16=71T"
-    found: dict[str, float] = {}
+    sheet: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         match = _QUANTITY.fullmatch(value.strip().lower())
         if name not in _FIGURES or match is None or not float(match[1]):
             raise HarnessError(f"{part.strip()!r} describes no card", place=place, way_out=way_out)
-        found[name] = float(match[1]) * _UNITS.get(match[2] or "", 1.0)
-    if missing := [name for name in ("bandwidth", "memory", "fp16") if name not in found]:
+        sheet[name] = float(match[1]) * _UNITS.get(match[2] or "", 1.0)
+    if missing := [name for name in ("bandwidth", "memory", "fp16") if name not in sheet]:
         raise HarnessError(f"a card without {' and '.join(missing)}", place=place, way_out=way_out)
     peaks = {
-        ("bf16" if name == "fp16" else name): found[name] for name in ("fp16", "fp8", "fp4", "int8") if name in found
+        ("bf16" if name == "fp16" else name): sheet[name] for name in ("fp16", "fp8", "fp4", "int8") if name in sheet
     }
     return Gpu(
-        key="described", memory_bytes=found["memory"], bandwidth=found["bandwidth"], flops=peaks,
-        link=found.get("link"), certainty="low", source="as it was described", vendor="a described card",
+        key="described", memory_bytes=sheet["memory"], bandwidth=sheet["bandwidth"], flops=peaks,
+        link=sheet.get("link"), certainty="low", source="as it was described", vendor="a described card",
     )  # fmt: skip
 
 
@@ -375,12 +375,12 @@ def from_hub(name: str) -> str:
 
     # HfHubHTTPError and a hub that cannot be reached are OSErrors; a name that is none is a ValueError.
     try:
-        found = huggingface_hub.hf_hub_download(name, "config.json")
+        path = huggingface_hub.hf_hub_download(name, "config.json")
     except (OSError, ValueError, EntryNotFoundError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         way_out = "see its name and HF_TOKEN, or give the path of a config.json"
         raise HarnessError(f"no config.json of {name!r} ({reason})", place=_HUB, way_out=way_out) from None
     with suppress(OSError, ValueError, EntryNotFoundError):
-        if b"quantization_config" not in decoding.content(Path(found)):
+        if b"quantization_config" not in decoding.content(Path(path)):
             huggingface_hub.hf_hub_download(name, "hf_quant_config.json")
-    return found
+    return path

@@ -127,21 +127,21 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     if front.overlaps:
         figures = {"o_req": 0.0, "o_rank": 0.0, **figures}
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
-    found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
-    _check_shares(found)
-    if found.prefix_caching and found.prefix_hit:
+    deployment = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
+    _check_shares(deployment)
+    if deployment.prefix_caching and deployment.prefix_hit:
         fact = "a prefix cache has its own share of hits"
         raise HarnessError(fact, place="--prefix-hit", way_out="leave it out, or --prefix-caching")
-    if found.draft_tokens < 0:
-        fact = f"{found.draft_tokens} drafted tokens are too few"
+    if deployment.draft_tokens < 0:
+        fact = f"{deployment.draft_tokens} drafted tokens are too few"
         raise HarnessError(fact, place="--draft-tokens", way_out="give 0 or more")
-    if found.draft_tokens and "acceptance" not in figures:
-        fact = f"{found.draft_tokens} drafted tokens, but not the share of them that is accepted"
+    if deployment.draft_tokens and "acceptance" not in figures:
+        fact = f"{deployment.draft_tokens} drafted tokens, but not the share of them that is accepted"
         raise HarnessError(fact, place="--draft-tokens", way_out="add --acceptance")
-    for place, figure in (("--acceptance", found.acceptance), ("--draft-time", found.draft_s)):
-        if figure and not found.draft_tokens:
+    for place, figure in (("--acceptance", deployment.acceptance), ("--draft-time", deployment.draft_s)):
+        if figure and not deployment.draft_tokens:
             raise HarnessError("no tokens are drafted", place=place, way_out="add --draft-tokens, how many a step")
-    return found
+    return deployment
 
 
 def _check_shares(deployment: Deployment) -> None:

@@ -271,15 +271,15 @@ def _transfer(
 
 def _level(C: int, ends: Sequence[_Pools], slo: Mapping[str, float]) -> DisaggregatedLevel:
     G, rates = ends[1].workload.output_tokens, [end.rate(C) for end in ends]
-    found = ends[1].latencies(rates[1], C)
+    latencies = ends[1].latencies(rates[1], C)
     full, most = min(ends[1].most().items(), key=lambda each: each[1])
     return DisaggregatedLevel(
         concurrency=C,
         output_tokens_per_s=Band(*(rate * G for rate in rates)),
         requests_per_s=Band(*rates),
-        ttft_s=found.ttft,
-        ttft_p99_s=found.ttft_p99,
-        itl_s=found.itl,
+        ttft_s=latencies.ttft,
+        ttft_p99_s=latencies.ttft_p99,
+        itl_s=latencies.itl,
         bound_by=full if math.isclose(rates[1], most, rel_tol=10 * _CLOSE) else "users",
         meets_slo=meets(ends[0].latencies(rates[0], C), slo) if slo else None,
     )

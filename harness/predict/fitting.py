@@ -80,22 +80,22 @@ def fit(
         return _at(model, msgspec.structs.replace(deployment, **figures), workload, C, cap)
 
     before = assumed(model, deployment)
-    found, kept = _settled(before, named, workload.output_tokens, predicted)
+    parameters, kept = _settled(before, named, workload.output_tokens, predicted)
     unseen = [each for C, each in measured.items() if C not in on]
-    whole: dict[str, Any] = {**before, **found}
+    whole: dict[str, Any] = {**before, **parameters}
     return Calibration(
         model=model.name,
         weight_bytes=weight_bytes(model),
         gpu=deployment.gpu.key,
         o_step=deployment.o_step,
         **whole,
-        fitted=tuple(found),
+        fitted=tuple(parameters),
         kept=kept,
         fitted_on=tuple(each.concurrency for each in named),
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
         errors_unseen=tuple(_errors(unseen, named, lambda C: predicted(whole, C), lambda C: predicted({}, C))),
-        notes=tuple(_at_bounds(found)),
+        notes=tuple(_at_bounds(parameters)),
         source=source,
     )
 
@@ -246,8 +246,8 @@ def _rounded(value: float) -> float:
     return 0.0 if value <= FLOOR * 1.001 else value
 
 
-def _at_bounds(found: Mapping[str, float]) -> Iterable[str]:
-    for name, value in found.items():
+def _at_bounds(parameters: Mapping[str, float]) -> Iterable[str]:
+    for name, value in parameters.items():
         if value >= 0.999 * RANGES[name].high:
             yield f"{name} is at its most, {value:g}: the hardware is faster than stated, or did less than was counted"
         elif value <= 1.001 * RANGES[name].low:

@@ -150,14 +150,14 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
 
 def _named(stored: Mapping[str, Any], name: str) -> list[str]:
     """Return the names of the modules that stay in 16 bits, from every config field that lists such modules."""
-    found = []
+    names = []
     inner = mapping(stored.get("quantization"))  # where an hf_quant_config.json has them
     for field in _KEPT:
         value = stored.get(field) or inner.get(field) or []
         if not isinstance(value, list):
             raise refused(f"{_WHERE}.{field}", str(value), name)
-        found += [str(each) for each in value]
-    return found
+        names += [str(each) for each in value]
+    return names
 
 
 Rule = tuple[Quantisation, list[str] | None]  # a precision, and the modules that have it; None: all others
@@ -304,7 +304,7 @@ def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, in
     """Return the main precision with the others attached, each with its share of every part; `kept`: 16-bit modules."""
     taken = _matched(kept, "modules_to_not_convert", modules, name)
     totals = {part: sum(count for each, _, count in modules if each == part) for part in PARTS}
-    found: list[tuple[float, Quantisation]] = []
+    schemes: list[tuple[float, Quantisation]] = []
     for scheme, targets in rules:
         everything = targets is None
         mine = set(range(len(modules))) if targets is None else _matched(targets, "targets", modules, name)
@@ -317,9 +317,9 @@ def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, in
         if scheme is not PLAIN:
             # a part that this model lacks is no exception
             shares = {part: counts[part] / totals[part] if totals.get(part) else 1.0 * everything for part in PARTS}
-            found.append((sum(counts.values()), msgspec.structs.replace(scheme, **shares)))
-    main = max(found, key=lambda each: each[0], default=(0, PLAIN))
-    return msgspec.structs.replace(main[1], also=tuple(each[1] for each in found if each is not main))
+            schemes.append((sum(counts.values()), msgspec.structs.replace(scheme, **shares)))
+    main = max(schemes, key=lambda each: each[0], default=(0, PLAIN))
+    return msgspec.structs.replace(main[1], also=tuple(each[1] for each in schemes if each is not main))
 
 
 def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
@@ -333,12 +333,12 @@ def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]]
     meant: set[int] = set()
     for entry in entries:
         try:
-            found = {i for i, is_meant in enumerate(_means(entry, names)) if is_meant}
+            matches = {i for i, is_meant in enumerate(_means(entry, names)) if is_meant}
         except ValueError:  # a pattern that is none
-            found = set()
-        if not found and not _ELSEWHERE.search(entry.lower()) and not _beyond(entry, modules):
+            matches = set()
+        if not matches and not _ELSEWHERE.search(entry.lower()) and not _beyond(entry, modules):
             raise refused(f"{_WHERE}: {field}", entry[:_SHOWN], name)
-        meant |= found
+        meant |= matches
     return meant
 
 

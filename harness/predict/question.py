@@ -180,15 +180,15 @@ def deployed(
     """
     if card is None or hardware.model_config is None:
         return None
-    found = figures(hardware)
+    settings = figures(hardware)
     config = catalog.model_config(hardware.model_config)
     made = model(config, hardware.model_config, dtype=hardware.dtype or "auto", kv_dtype=hardware.kv_dtype or "auto")
     with contextlib.suppress(KeyError, TypeError, ValueError):
         cache = cache_config or {}
         tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
         if 0 < tokens < _MOST_TOKENS and all(each.all_kept and not each.state for each in made.attention):
-            found["kv_tokens"] = tokens
-    return made, deployment(card, **found)
+            settings["kv_tokens"] = tokens
+    return made, deployment(card, **settings)
 
 
 def figures(hardware: Hardware) -> dict[str, Any]:
@@ -196,11 +196,11 @@ def figures(hardware: Hardware) -> dict[str, Any]:
 
     Raise HarnessError for several GPUs without TP, and for GPUs that are no multiple of it.
     """
-    found: dict[str, Any] = {"gpus": hardware.gpus}
+    settings: dict[str, Any] = {"gpus": hardware.gpus}
     if hardware.tp is not None:
-        found["tp"] = hardware.tp
+        settings["tp"] = hardware.tp
         if hardware.gpus % hardware.tp == 0:
-            found["dp"] = hardware.gpus // hardware.tp
+            settings["dp"] = hardware.gpus // hardware.tp
         else:
             fact = f"{hardware.gpus} GPUs are no whole replicas of {hardware.tp}"
             raise HarnessError(fact, place="--tp", way_out="give as many by --gpus as serve, or a multiple")
@@ -208,5 +208,5 @@ def figures(hardware: Hardware) -> dict[str, Any]:
         way_out = f"give --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
         raise HarnessError(f"{hardware.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
     if hardware.max_num_seqs is not None:
-        found["max_num_seqs"] = hardware.max_num_seqs
-    return found
+        settings["max_num_seqs"] = hardware.max_num_seqs
+    return settings

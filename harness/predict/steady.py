@@ -409,13 +409,13 @@ def limits(
         "prefill": workload.output_tokens / t_pre,
     }
     first = work_of(cost, 1, ctx)
-    found = [ThroughputLimit("weights", 1.0, dp * gain / (first.weights * first.rounds), "slope", False)]
+    limits = [ThroughputLimit("weights", 1.0, dp * gain / (first.weights * first.rounds), "slope", False)]
     for name, each in one.items():
         where = None if each is None or each == math.inf else each * dp
         if name in ceilings:
-            found.append(ThroughputLimit(name, where, dp * ceilings[name], "ceiling", name == binding))
+            limits.append(ThroughputLimit(name, where, dp * ceilings[name], "ceiling", name == binding))
         elif each is not None:
             reached = steady_state(cost, workload, max(1.0, each), cap if name == _SLO else each)
             tokens = dp * reached.throughput if 1 <= each < math.inf else None
-            found.append(ThroughputLimit(name, where, tokens, "slo" if name == _SLO else "stop", name == binding))
-    return found
+            limits.append(ThroughputLimit(name, where, tokens, "slo" if name == _SLO else "stop", name == binding))
+    return limits

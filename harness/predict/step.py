@@ -126,17 +126,17 @@ def _mixing(model: Model, deployment: Deployment) -> list[RoofWindow]:
     bytes_per_s = card.bandwidth * deployment.mbu * speed
     decode, prefill = deployment.mfu_decode * speed * tp, deployment.mfu_prefill * speed * tp
     small = card.flops.get("fp8", card.flops["bf16"])
-    found = []
+    mixing = []
     for each in model.attention:
         kv = each.layers * each.kv * model.kv_bits / 8 * kv_share(each.kv_heads, tp) / bytes_per_s
         attend, pairs = (each.layers * flop / card.flops["bf16"] for flop in (each.attend, each.prefill))
         # seconds per squared prompt token: half of all pairs are causal
         causal = 1 if each.both_ways and not each.window else 2
-        found.append(RoofWindow(each.window or 0, kv, attend / decode, pairs / causal / prefill))
+        mixing.append(RoofWindow(each.window or 0, kv, attend / decode, pairs / causal / prefill))
         if each.index:
             kept, compared = each.layers * each.index.kept / bytes_per_s, each.layers * each.index.attend / small * tp
-            found.append(RoofWindow(0, kept, compared / decode, compared / prefill / 2))
-    return found
+            mixing.append(RoofWindow(0, kept, compared / decode, compared / prefill / 2))
+    return mixing
 
 
 def layer_overhead(model: Model, deployment: Deployment) -> float:

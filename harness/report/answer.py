@@ -123,13 +123,13 @@ def _seats(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
 
 def _cache(summary: Summary) -> list[Fact]:
     """Return how many agents the prefix cache holds, measured and predicted; nothing where neither is known."""
-    found, unit = summary.agents, summary.load_unit
-    if not found or (found.holds is None and found.measured_holds is None):
+    agents, unit = summary.agents, summary.load_unit
+    if not agents or (agents.holds is None and agents.measured_holds is None):
         return []
-    held = found.measured_holds
+    held = agents.measured_holds
     measured = "not passed by the levels" if held is None else f"about {number(held)} {unit}"
-    guess = "" if found.holds is None else f"about {found.holds:,} {unit} predicted"
-    return [Fact("Cache holds", measured, joined(guess, f"{found.kv_tokens:,} tokens"))]
+    guess = "" if agents.holds is None else f"about {agents.holds:,} {unit} predicted"
+    return [Fact("Cache holds", measured, joined(guess, f"{agents.kv_tokens:,} tokens"))]
 
 
 def by_curve(summary: Summary) -> bool:

@@ -14,10 +14,10 @@ from harness.report.format import MISSING, confidence, joined, load, number, per
 _WORDS = {Outcome.MISSED: "MISSED", Outcome.UNRESOLVED: "unresolved", Outcome.MET: "met"}
 
 
-def report(found: Report) -> Document:
+def report(checked: Report) -> Document:
     """Return the answer in a line, and a row for each threshold."""
-    rows = found.decisions
-    against = f" against {_places(found.baseline)}" if found.baseline else ""
+    rows = checked.decisions
+    against = f" against {_places(checked.baseline)}" if checked.baseline else ""
     columns = [
         Column("outcome", [_WORDS[Outcome(row.outcome)] for row in rows], words=True),
         Column("threshold", [plain(row.threshold) for row in rows], words=True),
@@ -26,17 +26,17 @@ def report(found: Report) -> Document:
     ]
     missed = frozenset(i for i, each in enumerate(rows) if each.outcome == Outcome.MISSED)
     return Document(
-        title=sentence(found),
-        subtitle=_places(found.runs) + against,
-        answer=sentence(found),
-        simulated=SIMULATED if found.simulated else "",
-        sections=[Section(columns=columns, void=missed), Section(facts=[*map(odd_run, found.odd)], answer=True)],
+        title=sentence(checked),
+        subtitle=_places(checked.runs) + against,
+        answer=sentence(checked),
+        simulated=SIMULATED if checked.simulated else "",
+        sections=[Section(columns=columns, void=missed), Section(facts=[*map(odd_run, checked.odd)], answer=True)],
     )
 
 
-def sentence(found: Report) -> str:
+def sentence(checked: Report) -> str:
     """Return how many thresholds are met, missed and unresolved."""
-    outcomes = [decision.outcome for decision in found.decisions]
+    outcomes = [decision.outcome for decision in checked.decisions]
     many = f"{len(outcomes)} threshold{'s' * (len(outcomes) != 1)}"
     counts = [
         f"{outcomes.count(outcome)} {outcome}" for outcome in (Outcome.MET, Outcome.MISSED, Outcome.UNRESOLVED)
@@ -114,18 +114,18 @@ def _why(each: Decision) -> str:
 # ---- for other programs ----------------------------------------------------------------------------------------------
 
 
-def junit(found: Report) -> str:
+def junit(checked: Report) -> str:
     """Return JUnit XML, a test case a threshold: one that is missed is a failure, one that is unresolved an error."""
     root = ElementTree.Element("testsuites", name="knee check", time="0")
     suite = ElementTree.SubElement(root, "testsuite", name="knee check", skipped="0", time="0")
-    outcomes = [decision.outcome for decision in found.decisions]
+    outcomes = [decision.outcome for decision in checked.decisions]
     for element in (root, suite):
         element.set("tests", str(len(outcomes)))
         element.set("failures", str(outcomes.count(Outcome.MISSED)))
         element.set("errors", str(outcomes.count(Outcome.UNRESOLVED)))
-    for decision in found.decisions:
+    for decision in checked.decisions:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=plain(_places(found.runs)), name=plain(decision.threshold), time="0"
+            suite, "testcase", classname=plain(_places(checked.runs)), name=plain(decision.threshold), time="0"
         )
         text = joined(measured(decision), _why(decision))
         if decision.outcome == Outcome.MET:
@@ -137,15 +137,15 @@ def junit(found: Report) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def github(found: Report) -> str:
+def github(checked: Report) -> str:
     """Return workflow commands: an error a missed threshold, a warning an unresolved one, else one notice."""
     lines = []
-    for decision in found.decisions:
+    for decision in checked.decisions:
         if decision.outcome != Outcome.MET:
             level = "error" if decision.outcome == Outcome.MISSED else "warning"
             title = f"{decision.outcome}: {plain(decision.threshold)}"
             lines.append(f"::{level} title={_property(title)}::{_data(joined(measured(decision), _why(decision)))}")
-    return "\n".join(lines or [f"::notice title=knee check::{_data(sentence(found))}"]) + "\n"
+    return "\n".join(lines or [f"::notice title=knee check::{_data(sentence(checked))}"]) + "\n"
 
 
 def _data(text: str) -> str:

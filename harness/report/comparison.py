@@ -33,49 +33,49 @@ _SIDES = ("below", "above")
 _TOLD = ("realised lengths", "measured by", "prompts from cache", "errors", "lost loads")  # facts beside a ranking
 
 
-def report(found: Comparison, *, brief: bool = False) -> Document:
+def report(comparison: Comparison, *, brief: bool = False) -> Document:
     """Return the whole comparison; `brief`: without the facts that are equal."""
-    charts = [curves(found), frontier(found)]
-    drawn = f"{unit.capitalize()} per second" if (unit := _unit(found)) else "Throughput"
-    lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
-    ratios = _ratios(found)
-    by = f", by {listed(found.differ)}" if found.differ and not found.refused else ""
+    charts = [curves(comparison), frontier(comparison)]
+    drawn = f"{unit.capitalize()} per second" if (unit := _unit(comparison)) else "Throughput"
+    lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in comparison.stacks for lack in stack.lacks]
+    ratios = _ratios(comparison)
+    by = f", by {listed(comparison.differ)}" if comparison.differ and not comparison.refused else ""
     sections = [
-        Section("", answer(found), answer=True),
+        Section("", answer(comparison), answer=True),
         Section(
             "Throughput against load",
             charts=[each for each in charts if each.series],
             picture=PICTURE,
             alt=f"{drawn} of each stack against requests in flight",
         ),
-        _fairness(found, brief=brief),
+        _fairness(comparison, brief=brief),
         Section("Throughput at equal load", columns=ratios, note=_POINTWISE if ratios else ""),
-        Section("Side by side", columns=_side_by_side(found)),
-        Section("At equal throughput", columns=_at_throughput(found)),
-        Section("At equal latency", columns=_at_limits(found), note=_AT_LIMITS if found.at_limits else ""),
-        Section("At equal load", columns=_equal_load(found)),
+        Section("Side by side", columns=_side_by_side(comparison)),
+        Section("At equal throughput", columns=_at_throughput(comparison)),
+        Section("At equal latency", columns=_at_limits(comparison), note=_AT_LIMITS if comparison.at_limits else ""),
+        Section("At equal load", columns=_equal_load(comparison)),
         Section("What other tools' files cannot support", lines=lacks),
     ]
     return Document(
-        title=" against ".join(plain(stack.label) for stack in found.stacks) + by,
-        answer=sentence(found),
-        simulated=SIMULATED if any(stack.simulated for stack in found.stacks) else "",
+        title=" against ".join(plain(stack.label) for stack in comparison.stacks) + by,
+        answer=sentence(comparison),
+        simulated=SIMULATED if any(stack.simulated for stack in comparison.stacks) else "",
         sections=sections,
         source="the runs that it names",
         again="knee compare",
     )
 
 
-def _fairness(found: Comparison, *, brief: bool) -> Section:
+def _fairness(comparison: Comparison, *, brief: bool) -> Section:
     """Return the table of facts that should be alike in all stacks, with their state; `brief`: of unequal ones."""
-    table = [row for row in found.fairness if row.state != EQUAL or not brief]
-    equal = len(found.fairness) - len(table)
+    table = [row for row in comparison.fairness if row.state != EQUAL or not brief]
+    equal = len(comparison.fairness) - len(table)
     note = f"{equal} more fact{'s are' if equal > 1 else ' is'} equal; --out DIR writes all of them" if equal else ""
     if not table:
         return Section("Fairness", note=note.replace(" more", ""))
     values = [
         Column(plain(stack.label), [plain(row.values[i]) if row.values[i] else "unknown" for row in table], words=True)
-        for i, stack in enumerate(found.stacks)
+        for i, stack in enumerate(comparison.stacks)
     ]
     columns = [
         Column("fact", [row.name for row in table], words=True),
@@ -86,17 +86,18 @@ def _fairness(found: Comparison, *, brief: bool) -> Section:
     return Section("Fairness", columns=columns, note=note)
 
 
-def _ratios(found: Comparison) -> list[Column]:
+def _ratios(comparison: Comparison) -> list[Column]:
     """Return the table of throughput at each load, of the first stack and of each other one with its ratio to it."""
-    first = [pair for pair in found.pairs if pair.a == found.stacks[0].label and pair.levels]
+    base = comparison.stacks[0].label
+    first = [pair for pair in comparison.pairs if pair.a == base and pair.levels]
     loads = sorted({level.concurrency for pair in first for level in pair.levels})
     if not loads:
         return []
     own = {level.concurrency: level.a_tokens_per_s for pair in first for level in pair.levels}
-    per_s = {stack.label: _per_s(stack) for stack in found.stacks}
+    per_s = {stack.label: _per_s(stack) for stack in comparison.stacks}
     columns = [
         Column("C", [f"{C:g}" for C in loads]),
-        Column(f"{plain(found.stacks[0].label)}\n{per_s[found.stacks[0].label]}", [number(own[C]) for C in loads]),
+        Column(f"{plain(base)}\n{per_s[base]}", [number(own[C]) for C in loads]),
     ]
     for pair in first:
         by = {level.concurrency: level for level in pair.levels}
@@ -112,7 +113,7 @@ def _ratios(found: Comparison) -> list[Column]:
     return columns
 
 
-def _side_by_side(found: Comparison) -> list[Column]:
+def _side_by_side(comparison: Comparison) -> list[Column]:
     names: dict[str, Callable[[Stack], str]] = {
         "runs": lambda stack: str(stack.runs),
         "knee by seats": lambda stack: f"{plain(stack.seats)}" if stack.seats else MISSING,
@@ -123,10 +124,11 @@ def _side_by_side(found: Comparison) -> list[Column]:
         "first answer": lambda stack: f"{number(stack.first_answer_s)} s" if stack.first_answer_s else MISSING,
         "start to ready": lambda stack: f"{number(stack.start_to_ready_s)} s" if stack.start_to_ready_s else MISSING,
     }
-    rows = [(name, [text_of(stack) for stack in found.stacks]) for name, text_of in names.items()]
+    rows = [(name, [text_of(stack) for stack in comparison.stacks]) for name, text_of in names.items()]
     rows = [(name, cells) for name, cells in rows if set(cells) != {MISSING}]
     columns = [
-        Column(plain(stack.label), [cells[i] for _, cells in rows], words=True) for i, stack in enumerate(found.stacks)
+        Column(plain(stack.label), [cells[i] for _, cells in rows], words=True)
+        for i, stack in enumerate(comparison.stacks)
     ]
     return [Column("", [name for name, _ in rows], words=True), *columns]
 
@@ -141,9 +143,9 @@ def _per_s(stack: Stack) -> str:
     return "tok/s" if stack.counts.decodes else stack.counts.per_s
 
 
-def _unit(found: Comparison) -> Unit | None:
+def _unit(comparison: Comparison) -> Unit | None:
     """Return what all stacks count; None if they count other things."""
-    units = {stack.counts for stack in found.stacks}
+    units = {stack.counts for stack in comparison.stacks}
     return units.pop() if len(units) == 1 else None
 
 
@@ -155,13 +157,13 @@ def _value(value: Value, unit: str) -> str:
     return f"{number(value.value)} {unit}" + (f" ({words})" if words else "")
 
 
-def _at_throughput(found: Comparison) -> list[Column]:
+def _at_throughput(comparison: Comparison) -> list[Column]:
     """Return the table of each stack's TTFT and ITL at a few equal throughputs."""
-    rows = found.at_throughput
+    rows = comparison.at_throughput
     if not rows:
         return []
-    columns = [Column(f"\n{_per_s(found.stacks[0])}", [number(row.tokens_per_s) for row in rows])]
-    for i, stack in enumerate(found.stacks):
+    columns = [Column(f"\n{_per_s(comparison.stacks[0])}", [number(row.tokens_per_s) for row in rows])]
+    for i, stack in enumerate(comparison.stacks):
         columns += [
             Column(f"{plain(stack.label)}\nTTFT p50 ms", [ms(row.ttft_p50_s[i]) for row in rows]),
             Column("\nITL mean ms", [ms(row.itl_mean_s[i]) for row in rows]),
@@ -169,24 +171,24 @@ def _at_throughput(found: Comparison) -> list[Column]:
     return columns
 
 
-def _at_limits(found: Comparison) -> list[Column]:
+def _at_limits(comparison: Comparison) -> list[Column]:
     """Return the table of each stack's throughput within a few equal latency limits."""
-    rows = found.at_limits
+    rows = comparison.at_limits
     if not rows:
         return []
     limits = [f"{'TTFT p50' if row.figure == 'ttft_p50_s' else 'ITL mean'} {ms(row.limit_s)} ms" for row in rows]
     columns = [Column("limit", limits, words=True)]
-    for i, stack in enumerate(found.stacks):
+    for i, stack in enumerate(comparison.stacks):
         cells = [number(row.tokens_per_s[i]) + (" or more" if row.open[i] else "") for row in rows]
         columns.append(Column(f"{plain(stack.label)}\n{_per_s(stack)}", cells))
     return columns
 
 
-def _equal_load(found: Comparison) -> list[Column]:
+def _equal_load(comparison: Comparison) -> list[Column]:
     """Return the table of latencies, cost and energy at every load that all stacks have; runs of a stack averaged."""
-    keys = [{(each.load, each.open_loop) for each in stack.loads} for stack in found.stacks]
+    keys = [{(each.load, each.open_loop) for each in stack.loads} for stack in comparison.stacks]
     common = sorted(set.intersection(*keys)) if keys else []
-    rows = [(key, stack) for key in common for stack in found.stacks]
+    rows = [(key, stack) for key in common for stack in comparison.stacks]
 
     def cells(name: str, make: Callable[[float | None], str] = number) -> list[str]:
         return [make(_mean(stack.loads, key, name)) for key, stack in rows]
@@ -194,7 +196,7 @@ def _equal_load(found: Comparison) -> list[Column]:
     if not rows:
         return []
     heads = [load(key[1], key[0]) for key, _ in rows]
-    hits = any(each.cached for stack in found.stacks for each in stack.loads)
+    hits = any(each.cached for stack in comparison.stacks for each in stack.loads)
     return shown(
         [
             Column("load", heads, words=True),
@@ -220,10 +222,10 @@ def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | 
 # ---- charts ----------------------------------------------------------------------------------------------------------
 
 
-def curves(found: Comparison) -> Chart:
+def curves(comparison: Comparison) -> Chart:
     """Return throughput against requests in flight: stacks with fitted lines, the load where the order turns over."""
-    series, tops, loads, unit = [], [0.0], [], _unit(found)
-    for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
+    series, tops, loads, unit = [], [0.0], [], _unit(comparison)
+    for tone, stack in zip(itertools.cycle(PARTS), comparison.stacks, strict=False):
         points = [_spot(spot, _per_s(stack)) for spot in stack.spots]
         tops += [point.high or point.y for point in points]
         loads += [point.x for point in points]
@@ -233,7 +235,7 @@ def curves(found: Comparison) -> Chart:
             series.append(Series(name=plain(stack.label), tone=tone, points=points, marker="dot"))
     low, high = min(loads, default=1.0), max(loads, default=1.0)
     levels = sorted({max(1, round(x)) for x in loads}) or [1]
-    crossovers = [pair.turnover for pair in found.pairs if pair.turnover is not None]
+    crossovers = [pair.turnover for pair in comparison.pairs if pair.turnover is not None]
     guides = [
         Guide(
             at=crossover.at.value or 0.0,
@@ -246,9 +248,9 @@ def curves(found: Comparison) -> Chart:
     ]
     return Chart(
         name="curves",
-        title=" against ".join(plain(stack.label) for stack in found.stacks),
-        answer=sentence(found),
-        simulated="the simulated endpoint answered" if any(stack.simulated for stack in found.stacks) else "",
+        title=" against ".join(plain(stack.label) for stack in comparison.stacks),
+        answer=sentence(comparison),
+        simulated="the simulated endpoint answered" if any(stack.simulated for stack in comparison.stacks) else "",
         x=Scale(
             label="requests in flight",
             log=2,
@@ -270,10 +272,10 @@ def _spot(spot: Spot, per_s: str) -> Datum:
     return Datum(x, y, max(0.0, y - half), y + half, hover=hover)
 
 
-def frontier(found: Comparison) -> Chart:
+def frontier(comparison: Comparison) -> Chart:
     """Return the Pareto picture: output tok/s per GPU against output tok/s per user, a point a level, and its front."""
     series = []
-    for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
+    for tone, stack in zip(itertools.cycle(PARTS), comparison.stacks, strict=False):
         loads = sorted({each.load for each in stack.loads if not each.open_loop})
         pairs = [
             (
@@ -304,31 +306,33 @@ def _front(points: Sequence[Datum]) -> list[Datum]:
     return front
 
 
-def sentence(found: Comparison) -> str:
+def sentence(comparison: Comparison) -> str:
     """Return the first answer in a line."""
-    fact = answer(found)[0]
+    fact = answer(comparison)[0]
     return fact.value if fact.label == _ANSWER else f"{fact.label}: {fact.value}"
 
 
-def answer(found: Comparison) -> list[Fact]:
+def answer(comparison: Comparison) -> list[Fact]:
     """Return the lines of the answer: who is faster in each pair, odd runs, and which facts differ or are unknown."""
     out = []
-    if found.fatal:
-        unlike = [_unlike(row) for row in found.fairness if row.name in found.fatal]
-        out.append(Fact("Forced" if found.forced else "Refused", f"not alike: {listed(unlike)}", _way_out(found)))
-    if not found.refused:
-        out += [_pair(found, pair) for pair in sorted(found.pairs, key=lambda pair: pair.outcome not in _DIFFER)]
-    out += [odd_run(odd, stack.label) for stack in found.stacks for odd in stack.odd]
-    if found.refused:
+    if comparison.fatal:
+        unlike = [_unlike(row) for row in comparison.fairness if row.name in comparison.fatal]
+        label = "Forced" if comparison.forced else "Refused"
+        out.append(Fact(label, f"not alike: {listed(unlike)}", _way_out(comparison)))
+    if not comparison.refused:
+        pairs = sorted(comparison.pairs, key=lambda pair: pair.outcome not in _DIFFER)
+        out += [_pair(comparison, pair) for pair in pairs]
+    out += [odd_run(odd, stack.label) for stack in comparison.stacks for odd in stack.odd]
+    if comparison.refused:
         return out
-    out += [Fact("Differ", _unlike(row), "") for row in found.fairness if row.name in found.differ]
+    out += [Fact("Differ", _unlike(row), "") for row in comparison.fairness if row.name in comparison.differ]
     out += [
         Fact(row.name.capitalize(), _unlike(row), row.why)
-        for row in found.fairness
+        for row in comparison.fairness
         if row.name in _TOLD and row.state == ALLOWED
     ]
-    if found.unknown:
-        out.append(Fact("Unknown", listed(found.unknown), "they may differ, which weakens every answer"))
+    if comparison.unknown:
+        out.append(Fact("Unknown", listed(comparison.unknown), "they may differ, which weakens every answer"))
     return out
 
 
@@ -337,14 +341,14 @@ def _unlike(row: Row) -> str:
     return f"{row.name} ({' / '.join(plain(value) if value else 'unknown' for value in row.values)})"
 
 
-def _way_out(found: Comparison) -> str:
-    if found.forced:
+def _way_out(comparison: Comparison) -> str:
+    if comparison.forced:
         return "ranked all the same, as --force asks"
-    hints = [row.why for row in found.fairness if row.name in found.fatal and row.why]
+    hints = [row.why for row in comparison.fairness if row.name in comparison.fatal and row.why]
     return joined(*hints, "no ranking; --force ranks all the same")
 
 
-def _pair(found: Comparison, pair: Pair) -> Fact:
+def _pair(comparison: Comparison, pair: Pair) -> Fact:
     """Return the line on one pair of stacks: which is faster and by what ratio, or why neither is shown to be."""
     a, b, apart = plain(pair.a), plain(pair.b), pair.b_over_a
     if apart is None:
@@ -353,7 +357,7 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
     ends = interval_of(apart, pair.alpha)
     over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
     usual = f"no stack has repeats: runs are taken to differ by {percent(pair.run_spread)}, as is usual"
-    counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
+    counts = [f"{stack.runs} of {plain(stack.label)}" for stack in comparison.stacks if stack.label in (pair.a, pair.b)]
     basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", "" if apart.known else usual)
     if pair.interpolated:
         basis = joined("no load in common: between their levels by straight lines", basis)

@@ -267,14 +267,14 @@ def fit(
     """
     own = headline(knees, curve)
     corner = [answer.of_curve(curve, knees, loads, label="Hinge")] if own.kind == "seats" else []
-    found = [answer.of_knee(own, curve, knees, loads), *corner, *unsettled(curve, loads)]
-    found = [Fact(fact.label.lower(), fact.value, fact.detail) for fact in found]
-    found += knee_facts(curve, knees, unit)
-    found += [
+    facts = [answer.of_knee(own, curve, knees, loads), *corner, *unsettled(curve, loads)]
+    facts = [Fact(fact.label.lower(), fact.value, fact.detail) for fact in facts]
+    facts += knee_facts(curve, knees, unit)
+    facts += [
         Fact(verdict.level, verdict.code.replace("_", " "), joined(plain(verdict.message), plain(verdict.advice)))
         for verdict in curve.verdicts
     ]
-    return doc.Document(sections=[doc.Section(facts=found, note=plain(about))])
+    return doc.Document(sections=[doc.Section(facts=facts, note=plain(about))])
 
 
 def knee_facts(

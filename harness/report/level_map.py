@@ -63,14 +63,14 @@ def _provisional(cell: MeasuredCell | None) -> bool:
     return cell is not None and cell.plateau_reached is False and cell.knee is not None and cell.knee == cell.hinge
 
 
-def _figure(cell: MeasuredCell | None, found: Value | None, *, provisional: bool, whole: bool = False) -> Figure:
+def _figure(cell: MeasuredCell | None, value: Value | None, *, provisional: bool, whole: bool = False) -> Figure:
     if cell is None or cell.status is None:
         return Figure(None, "failed" if cell is not None and cell.error else "not measured")
-    if found is None or found.value is None:
+    if value is None or value.value is None:
         return Figure(None, "not reached")
     mark = " ✗" if cell.status == ExitStatus.UNSETTLED else ""
-    words = number(round(found.value) if whole else found.value)
-    return Figure(found.value, f"{'≈' * provisional}{words}{mark}", found.ci95)
+    words = number(round(value.value) if whole else value.value)
+    return Figure(value.value, f"{'≈' * provisional}{words}{mark}", value.ci95)
 
 
 _FIGURES = (("Knee, requests in flight", knee), ("Plateau", plateau))
@@ -123,8 +123,9 @@ def _columns(map_: Map) -> list[Column]:
     ]
 
 
-def _figure_columns(head: str, found: Sequence[Figure]) -> list[Column]:
-    return [Column(head, [each.words for each in found]), Column("95 %", [each.interval or MISSING for each in found])]
+def _figure_columns(head: str, figures: Sequence[Figure]) -> list[Column]:
+    intervals = Column("95 %", [figure.interval or MISSING for figure in figures])
+    return [Column(head, [figure.words for figure in figures]), intervals]
 
 
 def _link(cell: MeasuredCell) -> str | FileLink:
@@ -147,14 +148,14 @@ def _heat_maps(map_: Map, axes: Sequence[Axis]) -> list[Section]:
     ]
     sections = []
     for title, figure in _FIGURES:
-        found = [
+        tables = [
             [[figure(map_.cell(fixed | {x.name: a, y.name: b})) for b in y.values[::-1]] for a in x.values]
             for fixed in settings
         ]
-        known = [each.value for table in found for column in table for each in column if each.value]
+        known = [each.value for table in tables for column in table for each in column if each.value]
         span = (min(known), max(known)) if known else (1.0, 1.0)
         unit = f", {map_.per_s}" if figure is plateau else ""
-        for fixed, table in zip(settings, found, strict=True):
+        for fixed, table in zip(settings, tables, strict=True):
             columns = [
                 Column(f"{_NAMES[x.name]}\n{flat(value)}", [_shaded(each, span) for each in column])
                 for value, column in zip(x.values, table, strict=True)
@@ -164,12 +165,12 @@ def _heat_maps(map_: Map, axes: Sequence[Axis]) -> list[Section]:
     return sections
 
 
-def _shaded(found: Figure, span: tuple[float, float]) -> Shaded:
-    words = f"{found.words} ({found.interval})" if found.interval else found.words
-    if not found.value:
+def _shaded(figure: Figure, span: tuple[float, float]) -> Shaded:
+    words = f"{figure.words} ({figure.interval})" if figure.interval else figure.words
+    if not figure.value:
         return Shaded(words, None)
     low, high = span
-    return Shaded(words, 0.5 if high == low else math.log(found.value / low) / math.log(high / low))
+    return Shaded(words, 0.5 if high == low else math.log(figure.value / low) / math.log(high / low))
 
 
 # ---- along one axis --------------------------------------------------------------------------------------------------
@@ -181,11 +182,11 @@ def _charts(map_: Map, axis: Axis) -> list[Chart]:
     made = [(float(at), cell.prediction) for at, cell in enumerate(cells) if cell and cell.prediction]
     hinges = [(at, each.hinge_concurrency) for at, each in made if each.hinge_concurrency is not None]
     plateaus = [(at, each.plateau_tokens_per_s.mid) for at, each in made]
-    found = [
+    charts = [
         _chart("knee", "knee, requests in flight", axis, [knee(cell) for cell in cells], hinges),
         _chart("plateau", f"plateau, {map_.per_s}", axis, [plateau(cell) for cell in cells], plateaus),
     ]
-    return [each for each in found if each.series]
+    return [chart for chart in charts if chart.series]
 
 
 def _chart(

@@ -78,11 +78,11 @@ def latencies(level: LevelSummary) -> Fact:
     return Fact(f"At {load_of(level)}", _latencies(level))
 
 
-def phases(found: Phases | None) -> list[Fact]:
+def phases(measured: Phases | None) -> list[Fact]:
     """Return a line each on prefill and decode as their probes measured them: rate, time a token, MFU or MBU."""
     out = []
-    if found and found.prefill:
-        prefill, slope = found.prefill, found.prefill.seconds_per_token.value
+    if measured and measured.prefill:
+        prefill, slope = measured.prefill, measured.prefill.seconds_per_token.value
         each = f"{number(slope * 1e6)} µs a prompt token" if slope is not None else ""
         rate, share = prefill.tokens_per_s, _share("MFU", prefill.mfu)
         if rate.value is None and each:
@@ -91,8 +91,8 @@ def phases(found: Phases | None) -> list[Fact]:
             out.append(
                 Fact("Prefill", f"{number(rate.value)} prompt tok/s", joined(confidence(rate.ci95), each, share))
             )
-    if found and found.decode:
-        decode = found.decode
+    if measured and measured.decode:
+        decode = measured.decode
         alone = f"ITL {time(decode.itl_s)} with one request" if decode.itl_s is not None else ""
         detail = joined(confidence(decode.tokens_per_s.ci95), alone, _share("MBU", decode.mbu))
         out.append(Fact("Decode", f"{number(decode.tokens_per_s.value)} output tok/s", detail))
@@ -101,13 +101,13 @@ def phases(found: Phases | None) -> list[Fact]:
 
 def binding_phase(level: LevelSummary) -> list[Fact]:
     """Return a line on whether prompts or responses take most of the server's time at a level; [] if unknown."""
-    found = level.phases
-    if not found or found.prefill_share.mean is None:
+    phases = level.phases
+    if not phases or phases.prefill_share.mean is None:
         return []
-    share, at = found.prefill_share.mean, load_of(level)
-    ends = "–".join(percent(end) for end in found.prefill_share.ci95 or ()) or NO_INTERVAL
-    most = found.prefill_share.ci95[1] if found.prefill_share.ci95 else share
-    if above_zero(found.prefill_share) is None:
+    share, at = phases.prefill_share.mean, load_of(level)
+    ends = "–".join(percent(end) for end in phases.prefill_share.ci95 or ()) or NO_INTERVAL
+    most = phases.prefill_share.ci95[1] if phases.prefill_share.ci95 else share
+    if above_zero(phases.prefill_share) is None:
         value = f"at least {percent(1 - most)} of the server's time goes into responses at {at}"
         helps = f"at most {percent(most)} into prompts: shorter prompts cannot save more"
     elif share >= _HALF:
@@ -119,11 +119,11 @@ def binding_phase(level: LevelSummary) -> list[Fact]:
     rates = [
         f"{number(known)} {what}" if (known := above_zero(rate)) is not None else ""
         for rate, what in (
-            (found.prefill_tokens_per_s, "prompt tok/s while it computes prompts"),
-            (found.decode_tokens_per_s, "output tok/s while it makes responses"),
+            (phases.prefill_tokens_per_s, "prompt tok/s while it computes prompts"),
+            (phases.decode_tokens_per_s, "output tok/s while it makes responses"),
         )
     ]
-    return [Fact("Phases", value, joined(helps, *rates, f"by {SOURCES[found.source]}"))]
+    return [Fact("Phases", value, joined(helps, *rates, f"by {SOURCES[phases.source]}"))]
 
 
 def above_zero(figure: Estimate) -> float | None:

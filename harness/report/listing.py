@@ -20,9 +20,9 @@ _DAY = 86_400.0
 _LABELS = 6  # most labels on the axis of time
 
 
-def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
+def table(listing: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
     """Return the table of result folders with each one's figure `name`; without `whole` it fits on a terminal."""
-    rows = found.results
+    rows = listing.results
     simulated = _SIMULATED if any(row.simulated for row in rows) else ""
     scale, words = _shown(name, unit, rows)
     figures = [_quantity(row.figure, "at least", scale, words) if row.figure else MISSING for row in rows]
@@ -39,16 +39,16 @@ def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True)
     return Document(simulated=simulated, sections=[Section(columns=columns if rows else ())])
 
 
-def index(found: Listing, name: str, unit: str) -> Document:
+def index(listing: Listing, name: str, unit: str) -> Document:
     """Return the page of a listing: a chart of the figure over time, the table of runs, unreadable folders."""
-    made, many = table(found, name, unit), len(found.results)
-    lines = [f"{plain(each.place)}: {plain(each.error)}" for each in found.broken]
+    made, many = table(listing, name, unit), len(listing.results)
+    lines = [f"{plain(each.place)}: {plain(each.error)}" for each in listing.broken]
     return Document(
         title=f"{plain(name)} of {many} run{'s' * (many != 1)}",
         answer="over time",
         simulated=made.simulated,
         sections=[
-            Section("Over time", charts=[over_time(found.results, name, unit)]),
+            Section("Over time", charts=[over_time(listing.results, name, unit)]),
             Section("Runs", columns=made.sections[0].columns),
             Section("Cannot be read", lines=lines),
         ],
@@ -125,7 +125,7 @@ def _date(each: Entry) -> str:
     return each.time.strftime("%Y-%m-%d %H:%M") if each.time else MISSING
 
 
-def _quantity(found: Quantity, beyond: str, scale: float = 1.0, words: str = "") -> str:
+def _quantity(quantity: Quantity, beyond: str, scale: float = 1.0, words: str = "") -> str:
     """Return a figure with its interval as text; "about" precedes a doubtful one, `beyond` a lower bound alone.
 
     >>> _quantity(Quantity(16.2, (15.4, 17.1)), ""), _quantity(Quantity(0.05, None, "provisional"), "", 1e3, "ms")
@@ -135,10 +135,10 @@ def _quantity(found: Quantity, beyond: str, scale: float = 1.0, words: str = "")
     >>> _quantity(Quantity(None, (64.0, None), "rises"), "above"), _quantity(Quantity(None), "")
     ('above 64', '–')
     """
-    low, high = found.ci95 or (None, None)
-    if found.value is None:
+    low, high = quantity.ci95 or (None, None)
+    if quantity.value is None:
         return MISSING if low is None else f"{beyond} {number(low * scale)} {words}".rstrip()
-    at_least = found.value == low and high is None
-    about = "at least " if at_least else "about " if found.why else ""
+    at_least = quantity.value == low and high is None
+    about = "at least " if at_least else "about " if quantity.why else ""
     ends = "" if about else interval((low and low * scale, high and high * scale))
-    return f"{about}{number(found.value * scale)} {words}".rstrip() + (f" ({ends})" if ends else "")
+    return f"{about}{number(quantity.value * scale)} {words}".rstrip() + (f" ({ends})" if ends else "")

@@ -96,15 +96,15 @@ def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    found.filters["rows"] = doc.rows
-    found.filters["id"] = section_id
-    found.filters["described"] = described
-    found.filters["drawn"] = lambda chart, kind: Markup(svg(chart, small=kind == "small"))
-    return found
+    environment.filters["rows"] = doc.rows
+    environment.filters["id"] = section_id
+    environment.filters["described"] = described
+    environment.filters["drawn"] = lambda chart, kind: Markup(svg(chart, small=kind == "small"))
+    return environment
 
 
 def asset(name: str) -> str:
@@ -194,7 +194,7 @@ def _short(name: str, value: str, owner: str) -> str:
     return re.sub(r" (?=[A-Za-z])|(?<=[A-Za-z]) ", "", " ".join(short.split())) if name == "d" else short
 
 
-def _coordinate(found: re.Match[str]) -> str:
+def _coordinate(match: re.Match[str]) -> str:
     """Return a coordinate to a tenth, a small one to a hundredth."""
-    at = float(found[0])
+    at = float(match[0])
     return f"{round(at, 1 if abs(at) > 10 else 2):g}"

@@ -50,14 +50,14 @@ def _replicas(plan: Plan) -> Fact:
         takes = f"{span(batch.seconds)} for {number(batch.work)} {unit}"
         return Fact("Replicas", f"{batch.replicas}{_spread(batch.ci95)}", f"{takes}, deadline {span(batch.deadline_s)}")
     assert plan.fleet is not None
-    found, documents = plan.fleet, plan.capacity.documents_per_request
-    rate = f"{number(found.requests_per_s)} requests/s"
+    fleet, documents = plan.fleet, plan.capacity.documents_per_request
+    rate = f"{number(fleet.requests_per_s)} requests/s"
     if documents:
-        rate = f"{number(found.requests_per_s * documents)} documents/s in {rate}"
+        rate = f"{number(fleet.requests_per_s * documents)} documents/s in {rate}"
     users = f" from {number(plan.users)} users" if plan.users is not None else ""
-    utilization = next(option.utilization for option in found.options if option.replicas == found.replicas)
+    utilization = next(option.utilization for option in fleet.options if option.replicas == fleet.replicas)
     share = f"{percent(round(utilization, 3))} of what they carry"
-    return Fact("Replicas", f"{found.replicas}{_spread(found.ci95)}", f"{rate}{users} at the peak, {share}")
+    return Fact("Replicas", f"{fleet.replicas}{_spread(fleet.ci95)}", f"{rate}{users} at the peak, {share}")
 
 
 def _spread(ends: tuple[int, int]) -> str:
@@ -93,12 +93,12 @@ def _cost(plan: Plan) -> list[Fact]:
         return [Fact("Cost", f"${number(plan.batch.usd)}", per)]
     if plan.costs is None:
         return []
-    found = plan.costs
-    following = " that follows the traffic" if found.usd_per_month != found.usd_per_month_at_peak else ""
-    month = f"${_usd(found.usd_per_month)} a month{following}"
-    thousand = f"${number(1000 * found.usd_per_request)} per 1,000 requests"
-    per = f"${number(found.usd_per_million)} per 1M {plan.capacity.unit} as planned, {thousand}"
-    return [Fact("Cost", f"${number(found.usd_per_hour)} an hour at the peak, {month}", per)]
+    costs = plan.costs
+    following = " that follows the traffic" if costs.usd_per_month != costs.usd_per_month_at_peak else ""
+    month = f"${_usd(costs.usd_per_month)} a month{following}"
+    thousand = f"${number(1000 * costs.usd_per_request)} per 1,000 requests"
+    per = f"${number(costs.usd_per_million)} per 1M {plan.capacity.unit} as planned, {thousand}"
+    return [Fact("Cost", f"${number(costs.usd_per_hour)} an hour at the peak, {month}", per)]
 
 
 def _sizes(plan: Plan) -> Section:
@@ -133,10 +133,10 @@ def _loads(capacity: Capacity) -> list[Column]:
 
 def _money(plan: Plan) -> Section:
     """Return the section on cost per million tokens or documents, and per month at the peak's number of replicas."""
-    found = plan.costs
-    if found is None:
+    costs = plan.costs
+    if costs is None:
         return Section()
-    point = found.usd_per_million_at_point
+    point = costs.usd_per_million_at_point
     facts = [
         Fact(
             f"$ per 1M {plan.capacity.unit}",
@@ -144,11 +144,11 @@ def _money(plan: Plan) -> Section:
             f"with every replica always at its operating point, {confidence(point.ci95)}",
         )
     ]
-    if plan.capacity.unit == Unit.OUTPUT_TOKENS and found.usd_per_million_blended is not None:
-        blended = number(found.usd_per_million_blended)
+    if plan.capacity.unit == Unit.OUTPUT_TOKENS and costs.usd_per_million_blended is not None:
+        blended = number(costs.usd_per_million_blended)
         facts.append(Fact("blended", blended, "per 1M input and output tokens, as planned"))
-    if found.usd_per_month != found.usd_per_month_at_peak:
-        facts.append(Fact("a month at the peak's size", f"${_usd(found.usd_per_month_at_peak)}"))
+    if costs.usd_per_month != costs.usd_per_month_at_peak:
+        facts.append(Fact("a month at the peak's size", f"${_usd(costs.usd_per_month_at_peak)}"))
     return Section("Cost", facts=facts)
 
 
@@ -178,16 +178,16 @@ def _traffic(plan: Plan) -> Section:
 
 
 def _scaling(plan: Plan) -> Section:
-    found, unit = plan.thresholds, plan.capacity.counts.per_s
-    if found is None:
+    thresholds, unit = plan.thresholds, plan.capacity.counts.per_s
+    if thresholds is None:
         return Section()
     lines = [
-        f"scale out above {number(found.scale_out_above)} {unit} a replica",
-        f"warn below {number(found.low_below)} {unit} a replica for 5 minutes while requests wait (70 %)",
-        f"critical below {number(found.critical_below)} (50 %)",
+        f"scale out above {number(thresholds.scale_out_above)} {unit} a replica",
+        f"warn below {number(thresholds.low_below)} {unit} a replica for 5 minutes while requests wait (70 %)",
+        f"critical below {number(thresholds.critical_below)} (50 %)",
     ]
-    if found.in_flight_above is not None:
-        lines.append(f"{number(found.in_flight_above)} requests in flight a replica: the operating point")
+    if thresholds.in_flight_above is not None:
+        lines.append(f"{number(thresholds.in_flight_above)} requests in flight a replica: the operating point")
     return Section("Thresholds", lines=[_sentence(line) for line in lines])
 
 

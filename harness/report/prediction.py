@@ -104,15 +104,15 @@ def _band(band: Band) -> str:
     return f"{number(band.mid)} ({number(band.low)}–{number(band.high)})"
 
 
-def calibrated_line(found: Calibrated) -> str:
+def calibrated_line(fitted: Calibrated) -> str:
     """Return the calibrated prediction in a line of its own."""
-    on = ", ".join(f"{each:g}" for each in found.fitted_on)
-    error = f"error {percent(found.error_unseen)} at the other levels" if found.error_unseen is not None else ""
+    on = ", ".join(f"{each:g}" for each in fitted.fitted_on)
+    error = f"error {percent(fitted.error_unseen)} at the other levels" if fitted.error_unseen is not None else ""
     unseen = error or "there are no other levels to judge it by"
     return (
-        f"calibrated on C = {on} of {plain(found.source) or 'a measurement'}: plateau "
-        f"{number(found.plateau_tokens_per_s)} output tok/s, single stream {number(found.single_stream_tokens_per_s)}; "
-        f"{unseen}"
+        f"calibrated on C = {on} of {plain(fitted.source) or 'a measurement'}: plateau "
+        f"{number(fitted.plateau_tokens_per_s)} output tok/s, single stream "
+        f"{number(fitted.single_stream_tokens_per_s)}; {unseen}"
     )
 
 
@@ -201,9 +201,9 @@ def _effect(limit: ThroughputLimit) -> str:
     return {"slope": "reading the weights gives no user more", "stop": "the batch grows no further"}[limit.kind]
 
 
-def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:
+def calibrated_columns(prediction: Prediction, calibrated: Calibrated) -> list[Column]:
     """Return columns of the data sheet's and the calibrated prediction by level, with measured ÷ predicted."""
-    sheet, own = prediction.levels, found.levels
+    sheet, own = prediction.levels, calibrated.levels
     return shown([
         Column("C", [f"{each.concurrency:,}" for each, _ in zip(sheet, own, strict=True)]),
         Column("sheet tok/s", _mids([each.output_tokens_per_s for each in sheet])),
@@ -217,38 +217,38 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
     ])  # fmt: skip
 
 
-def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
+def calibration(fitted: Calibration, assumed: Mapping[str, float]) -> Document:
     """Return the report of a calibration: each parameter as `assumed` and as fitted, and the error at other levels."""
     from harness.predict.calibration import doubts  # reports of other things start without it
 
     def figure(parameter: str, value: float) -> str:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
 
-    on = ", ".join(f"{each:g}" for each in found.fitted_on)
-    why = {each: f"kept: {found.kept.get(each, 'part of a layer’s')}" for each in PARAMETERS}
-    how = ["fitted" if each in found.fitted else why[each] for each in PARAMETERS]
-    unseen = list(dict.fromkeys(row.concurrency for row in found.errors_unseen))
+    on = ", ".join(f"{each:g}" for each in fitted.fitted_on)
+    why = {each: f"kept: {fitted.kept.get(each, 'part of a layer’s')}" for each in PARAMETERS}
+    how = ["fitted" if each in fitted.fitted else why[each] for each in PARAMETERS]
+    unseen = list(dict.fromkeys(row.concurrency for row in fitted.errors_unseen))
     parameters = [
         Column("", list(PARAMETERS.values()), words=True),
         Column("data sheet", [figure(each, assumed[each]) for each in PARAMETERS]),
-        Column("calibrated", [figure(each, getattr(found, each)) for each in PARAMETERS]),
+        Column("calibrated", [figure(each, getattr(fitted, each)) for each in PARAMETERS]),
         Column("", how, words=True),
     ]
     sections = [
-        Section(f"{found.model} on {found.gpu}, calibrated on C = {on}", columns=parameters),
-        *_errors(found),
-        Section("Notes", lines=[plain(note) for note in (*found.notes, *doubts(found, unseen))]),
+        Section(f"{fitted.model} on {fitted.gpu}, calibrated on C = {on}", columns=parameters),
+        *_errors(fitted),
+        Section("Notes", lines=[plain(note) for note in (*fitted.notes, *doubts(fitted, unseen))]),
     ]
     return Document(sections=sections)
 
 
-def _errors(found: Calibration) -> list[Section]:
+def _errors(fitted: Calibration) -> list[Section]:
     """Return the table of RMS errors at levels not fitted on: calibrated, by data sheet, and of a line then flat."""
-    unseen = [row for row in found.errors_unseen if row.figure == "output_tokens_per_s"]
+    unseen = [row for row in fitted.errors_unseen if row.figure == "output_tokens_per_s"]
     if not unseen:
         return [Section("Error at other levels", lines=["unknown: every valid level was fitted on"])]
     rms = {
-        "output tok/s": found.rms("output_tokens_per_s"), "ITL": found.rms("itl_s"), "TTFT": found.rms("ttft_s"),
+        "output tok/s": fitted.rms("output_tokens_per_s"), "ITL": fitted.rms("itl_s"), "TTFT": fitted.rms("ttft_s"),
     }  # fmt: skip
     overall = [
         Column("", list(rms), words=True),
@@ -262,9 +262,9 @@ def _errors(found: Calibration) -> list[Section]:
 # ---- prefill and decode on GPUs of their own ----
 
 
-def disaggregated(found: Disaggregated) -> Document:
+def disaggregated(split: Disaggregated) -> Document:
     """Return the report of a disaggregated prediction: answer, splits and GPUs that do both, each pool, the levels."""
-    pools = [("prefill", found.prefill), ("decode", found.decode)]
+    pools = [("prefill", split.prefill), ("decode", split.decode)]
     rates = [pool.requests_per_s for _, pool in pools]
     alone = [
         Column("", [name for name, _ in pools], words=True),
@@ -274,8 +274,8 @@ def disaggregated(found: Disaggregated) -> Document:
         Column("low", [number(rate.low) for rate in rates]),
         Column("high", [number(rate.high) for rate in rates]),
     ]
-    at = "At most" if found.rate is None else f"At {number(found.rate)} requests/s"
-    levels = found.levels
+    at = "At most" if split.rate is None else f"At {number(split.rate)} requests/s"
+    levels = split.levels
     bands = [level.output_tokens_per_s for level in levels]
     together = [
         Column("C", [number(level.concurrency) for level in levels]),
@@ -290,38 +290,38 @@ def disaggregated(found: Disaggregated) -> Document:
     ]
     return Document(
         sections=[
-            Section(lines=_pools_head(found)),
-            Section(at, columns=_share_columns(found)),
+            Section(lines=_pools_head(split)),
+            Section(at, columns=_share_columns(split)),
             Section("Each pool alone, without limits", columns=alone),
             Section("Both pools, by users in flight", columns=shown(together)),
-            Section("Notes", lines=[plain(note) for note in found.notes]),
+            Section("Notes", lines=[plain(note) for note in split.notes]),
         ]
     )
 
 
-def _pools_head(found: Disaggregated) -> list[str]:
+def _pools_head(split: Disaggregated) -> list[str]:
     """Return lines on model and limits, on requests/s of separate pools and of GPUs that do both, on KV transfer."""
-    limits = "".join(f", {name} = {units.duration(seconds)}" for name, seconds in found.slo.items())
-    asked, both = found.asked.requests_per_s_slow, found.together.requests_per_s_slow
+    limits = "".join(f", {name} = {units.duration(seconds)}" for name, seconds in split.slo.items())
+    asked, both = split.asked.requests_per_s_slow, split.together.requests_per_s_slow
     apart = f", so pools serve {asked / both:.2f} times as many" if asked and both else ""
-    size = number(found.transfer_bytes / 1e9)
+    size = number(split.transfer_bytes / 1e9)
     return [
-        f"{plain(found.model)} on {plain(found.gpu)}, {number(found.input_tokens)} tokens in, "
-        f"{number(found.output_tokens)} out{limits}",
-        f"{_shared_out(found.asked)} GPUs serve {_served(asked)}{_bound_of_pools(found)}; "
+        f"{plain(split.model)} on {plain(split.gpu)}, {number(split.input_tokens)} tokens in, "
+        f"{number(split.output_tokens)} out{limits}",
+        f"{_shared_out(split.asked)} GPUs serve {_served(asked)}{_bound_of_pools(split)}; "
         f"as many GPUs that do both serve {_served(both)}{apart}",
-        *_best_split(found),
-        f"A prompt's KV of {size} GB takes {ms(found.transfer_s)} ms to the other pool: {plain(found.transfer_by)}",
+        *_best_split(split),
+        f"A prompt's KV of {size} GB takes {ms(split.transfer_s)} ms to the other pool: {plain(split.transfer_by)}",
     ]
 
 
-def _best_split(found: Disaggregated) -> list[str]:
+def _best_split(split: Disaggregated) -> list[str]:
     """Return a line on the best split of the GPUs into pools, and for a given rate the fewest GPUs that are enough."""
-    best, total = found.best, found.asked.prefill_gpus + found.asked.decode_gpus
-    rate = "" if found.rate is None else f" at {number(found.rate)} requests/s"
+    best, total = split.best, split.asked.prefill_gpus + split.asked.decode_gpus
+    rate = "" if split.rate is None else f" at {number(split.rate)} requests/s"
     if not best.requests_per_s_slow or (rate and best.concurrency is None):
         return [f"No split of {total} GPUs serves it within the limits{rate}"]
-    enough = f", for which {found.enough[0]} + {found.enough[1]} are enough" if found.enough else ""
+    enough = f", for which {split.enough[0]} + {split.enough[1]} are enough" if split.enough else ""
     why = "the shortest answers" if rate else "the most requests"
     return [f"Of {total} GPUs {_shared_out(best)} have {why}{rate}{enough}"]
 
@@ -330,12 +330,12 @@ def _served(most: float) -> str:
     return f"at least {number(most)} requests/s" if most else "none: one request misses the limits"
 
 
-def _bound_of_pools(found: Disaggregated) -> str:
+def _bound_of_pools(split: Disaggregated) -> str:
     """Return in words what limits the split that was asked about: the full pool, or the SLO."""
-    asked = found.asked.requests_per_s_slow
+    asked = split.asked.requests_per_s_slow
     if not asked:
         return ""
-    pools = {"prefill": found.prefill.requests_per_s.low, "decode": found.decode.requests_per_s.low}
+    pools = {"prefill": split.prefill.requests_per_s.low, "decode": split.decode.requests_per_s.low}
     full = min(pools, key=pools.__getitem__)
     return f", bound by {full if asked >= pools[full] * (1 - 1e-4) else 'the SLO'}"
 
@@ -344,11 +344,11 @@ def _shared_out(share: Share) -> str:
     return f"{share.prefill_gpus} + {share.decode_gpus}" if share.prefill_gpus else f"{share.decode_gpus} for both"
 
 
-def _share_columns(found: Disaggregated) -> list[Column]:
+def _share_columns(split: Disaggregated) -> list[Column]:
     """Return the table of the split that was asked about, the best one, and as many GPUs that do both."""
-    other = found.best.requests_per_s_slow and _shared_out(found.best) != _shared_out(found.asked)
-    rows = [found.asked, *([found.best] if other else []), found.together]
-    used = [found.rate / row.requests_per_s_slow if found.rate and row.concurrency else None for row in rows]
+    other = split.best.requests_per_s_slow and _shared_out(split.best) != _shared_out(split.asked)
+    rows = [split.asked, *([split.best] if other else []), split.together]
+    used = [split.rate / row.requests_per_s_slow if split.rate and row.concurrency else None for row in rows]
     return shown([
         Column("GPUs", [_shared_out(row) for row in rows], words=True),
         Column("most req/s, at least", [number(row.requests_per_s_slow or None) for row in rows]),

@@ -38,7 +38,7 @@ def remarks(summary: Summary) -> list[Remark]:
 
     The gravest come first, but an early end before all, and notes about the run as such after those on its figures.
     """
-    found: dict[tuple[str, str, str], list[Verdict]] = {}
+    groups: dict[tuple[str, str, str], list[Verdict]] = {}
     levels = [
         msgspec.structs.replace(verdict, at=level.load) if verdict.at is None else verdict
         for level in summary.levels
@@ -46,29 +46,29 @@ def remarks(summary: Summary) -> list[Remark]:
     ]
     for verdict in [*summary.verdicts, *(summary.curve.verdicts if summary.curve else []), *levels]:
         apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by their messages
-        found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
+        groups.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
 
     def order(group: list[Verdict]) -> tuple[bool, int, bool]:
         return not incomplete.made(group[0]), rank(group[0]), run_note.made(group[0])
 
-    return [_remark(group, summary) for group in sorted(found.values(), key=order)]
+    return [_remark(group, summary) for group in sorted(groups.values(), key=order)]
 
 
-def warning(found: Sequence[Remark]) -> str:
+def warning(remarks: Sequence[Remark]) -> str:
     """Return what a reader has to know before the figures: the server died or changed, or the run ended early."""
-    lines = [(each.message, each.where) for each in found if each.code in _OF_THE_SERVER]
+    lines = [(remark.message, remark.where) for remark in remarks if remark.code in _OF_THE_SERVER]
     return ". ".join(f"{said[:1].upper()}{said[1:]}{f' ({where})' if where else ''}" for said, where in lines)
 
 
-def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Remark]:
+def first_lines(summary: Summary, remarks: Sequence[Remark], most: int) -> list[Remark]:
     """Return up to `most` remarks, one line each, the gravest first; without doubts or worse, one note at most."""
     repeated = _repeated(summary)
     invalid = [
-        each
-        for each in found
-        if each.code in _OF_THE_RECORDS or (each.gravity == Gravity.INVALID and each.code not in repeated)
+        remark
+        for remark in remarks
+        if remark.code in _OF_THE_RECORDS or (remark.gravity == Gravity.INVALID and remark.code not in repeated)
     ]
-    others = [each for each in found if each not in invalid and _is_news(each, summary)]
+    others = [remark for remark in remarks if remark not in invalid and _is_news(remark, summary)]
     others.sort(key=lambda each: (each.gravity == Gravity.INVALID, _is_usual(each)))
     lines = [Remark(each.gravity, "", "", each.brief, "") for each in [*invalid, *others]]
     return lines[: most if any(line.gravity != Gravity.NOTE for line in lines) else 1]

@@ -128,13 +128,13 @@ def _parts(columns: Sequence[doc.Column], most: int, gap: int) -> list[list[doc.
     lead, rest = list(columns[:named]), columns[named:]
     if any(column.words for column in rest):
         return []
-    found: list[list[doc.Column]] = []
+    parts: list[list[doc.Column]] = []
     for column in rest:
-        if found and _width([*found[-1], column], gap) <= most:
-            found[-1].append(column)
+        if parts and _width([*parts[-1], column], gap) <= most:
+            parts[-1].append(column)
         else:
-            found.append([*lead, column])
-    return found if all(_width(part, gap) <= most for part in found) else []
+            parts.append([*lead, column])
+    return parts if all(_width(part, gap) <= most for part in parts) else []
 
 
 def _width(columns: Sequence[doc.Column], gap: int) -> int:
@@ -149,12 +149,12 @@ def _widths(columns: Sequence[doc.Column]) -> list[int]:
 
 def _heads(columns: Sequence[doc.Column]) -> list[str]:
     """Return the headings of two lines, without the first line where the column before has the same one."""
-    found, above = [], ""
+    heads, above = [], ""
     for column in columns:
         first, _, second = column.head.partition("\n")
-        found.append(second if second and first == above else column.head)
+        heads.append(second if second and first == above else column.head)
         above = first
-    return found
+    return heads
 
 
 def _aligned(columns: Sequence[doc.Column], widths: Sequence[int], void: frozenset[int], gap: str) -> Text:

@@ -101,16 +101,16 @@ class Copy:
             after.join()
         try:
             self._must_lie_outside(folder)
-            found = {}
+            copies = {}
             for path in folder.rglob("*"):
                 if path.suffix != _PART and path.is_file() and not path.is_symlink():
                     about = path.stat()
-                    found[str(path.relative_to(folder))] = about.st_size, about.st_mtime_ns
-            for name, state in sorted(found.items()):
+                    copies[str(path.relative_to(folder))] = about.st_size, about.st_mtime_ns
+            for name, state in sorted(copies.items()):
                 if self._sent.get(name) != state and self._send(folder / name, f"{self._place}/{name}"):
                     self._sent[name] = state
                     self._count += 1
-            for name in sorted(self._sent.keys() - found.keys()):
+            for name in sorted(self._sent.keys() - copies.keys()):
                 with contextlib.suppress(FileNotFoundError):
                     self._files.rm_file(f"{self._place}/{name}")
                 del self._sent[name]

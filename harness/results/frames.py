@@ -122,27 +122,27 @@ class Spooled(msgspec.Struct, kw_only=True):
 
 def read(path: Path) -> Spooled:
     """Read all segments of a spool, each up to its first frame that is damaged or of another program."""
-    found, expected = Spooled(), 0
+    spooled, expected = Spooled(), 0
     for number, name in folders.segments(path.parent, path.name).items():
         if number > expected:
-            found.damages.append(Damage(0, 0, "is missing", folders.segment(expected, path.name)))
-        read_segment(path.with_name(name), found)
+            spooled.damages.append(Damage(0, 0, "is missing", folders.segment(expected, path.name)))
+        read_segment(path.with_name(name), spooled)
         expected = number + 1
-    return found
+    return spooled
 
 
 def read_between(path: Path, since: Position, until: Position, levels: Mapping[int, Level]) -> Spooled:
     """Read the frames of a spool between two positions; `levels` are those from before, which its records may name."""
-    found = Spooled(levels=dict(levels))
+    spooled = Spooled(levels=dict(levels))
     for number, name in folders.segments(path.parent, path.name).items():
         if since.segment <= number <= until.segment:
             begin = since.at if number == since.segment else 0
-            read_segment(path.with_name(name), found, begin, until.at if number == until.segment else None)
-    return found
+            read_segment(path.with_name(name), spooled, begin, until.at if number == until.segment else None)
+    return spooled
 
 
-def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = None) -> int:
-    """Add the frames of one segment, from `begin` to `end`, to `found`; return the byte up to which it can be read."""
+def read_segment(path: Path, spooled: Spooled, begin: int = 0, end: int | None = None) -> int:
+    """Add the frames of one segment, from `begin` to `end`, to `spooled`; return the byte up to which it is whole."""
     with files.opened(path) as file:
         size = file.seek(0, 2)
         size = size if end is None else min(size, end)
@@ -156,12 +156,12 @@ def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = N
             elif (payload := _payload(file, length, crc)) is None:
                 why = "is damaged"
             else:
-                why = _take(found, payload)
+                why = _take(spooled, payload)
             if not why:
                 at = after
     if why:
-        found.damages.append(Damage(at, size, why, path.name))
-    found.end += at - begin
+        spooled.damages.append(Damage(at, size, why, path.name))
+    spooled.end += at - begin
     return at
 
 
@@ -203,29 +203,29 @@ def _payload(file: BinaryIO, length: int, crc: int) -> bytes | None:
     return payload if zlib.crc32(payload) == crc else None
 
 
-def _take(found: Spooled, payload: bytes) -> str:
-    """Decode a frame's payload and add it to `found`; return what is wrong with it, "" if nothing is."""
+def _take(spooled: Spooled, payload: bytes) -> str:
+    """Decode a frame's payload and add it to `spooled`; return what is wrong with it, "" if nothing is."""
     try:
         if is_batch(payload):
             records = _decode_batch(payload)
-            if not all_sound(records, found.levels):
+            if not all_sound(records, spooled.levels):
                 return "holds requests beyond reason"
-            found.records += records
+            spooled.records += records
             return ""
         item = _decode_map(payload)
     except decoding.WRONG:
         return "holds a frame that is not of this program"
     if isinstance(item, Header):
-        found.header = found.header or item
+        spooled.header = spooled.header or item
         return "" if item.format == FORMAT else f"is of format {item.format}, this program reads {FORMAT},"
     if isinstance(item, LevelFrame):
-        if why := unsound_level(item.level, found.levels):
+        if why := unsound_level(item.level, spooled.levels):
             return f"holds a level with {why}"
-        found.levels[item.level.index] = item.level
+        spooled.levels[item.level.index] = item.level
     elif not all(map(sound_sample, item.samples)):
         return "holds telemetry beyond reason"
     else:
-        found.samples += item.samples
+        spooled.samples += item.samples
     return ""
 
 

@@ -93,10 +93,10 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
         return next((cell for cell in self.cells if all(cell.at.get(k) == v for k, v in at.items())), None)
 
 
-def _must_have_axes(found: Map) -> None:
+def _must_have_axes(level_map: Map) -> None:
     """Raise ValueError for a map with no axes, unknown or repeated ones, or one without or with too many values."""
-    axes = {axis.name for axis in found.axes}
-    sizes = [len(axis.values) for axis in found.axes]
+    axes = {axis.name for axis in level_map.axes}
+    sizes = [len(axis.values) for axis in level_map.axes]
     known = {INPUT, OUTPUT, INPUTS, SEQS, SERVER, REPEAT, BALANCE}.issuperset(axes)
     if not axes or len(axes) < len(sizes) or not known or not all(0 < n <= _MOST for n in sizes):
         raise ValueError("its axes are none")
@@ -111,8 +111,8 @@ def read(path: str | Path) -> Map:
     """Return the level map in a folder's map.json; refuse one of another format or with wrong axes."""
     file = Path(path) / MAP
     with decoding.reading(str(file), "a map.json of this project", "give the --out of a sweep, or restore it"):
-        found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Map)
-        if found.format != FORMAT:
-            raise ValueError(f"it has format {found.format}, this program reads {FORMAT}")
-        _must_have_axes(found)
-    return found
+        level_map = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Map)
+        if level_map.format != FORMAT:
+            raise ValueError(f"it has format {level_map.format}, this program reads {FORMAT}")
+        _must_have_axes(level_map)
+    return level_map

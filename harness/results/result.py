@@ -64,14 +64,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Return the run in a folder's spool, up to any damage; raise HarnessError if its header cannot be read."""
         place = str(folder / SPOOL)
         with decoding.reading(place, "a spool", "restore it"):
-            found = frames.read(folder / SPOOL)
-        if found.header is None:
+            spooled = frames.read(folder / SPOOL)
+        if spooled.header is None:
             way_out = "nothing was measured, or it was changed: run anew"
-            raise HarnessError(_no_header(found), place=place, way_out=way_out)
-        levels = [found.levels[index] for index in sorted(found.levels)]
+            raise HarnessError(_no_header(spooled), place=place, way_out=way_out)
+        levels = [spooled.levels[index] for index in sorted(spooled.levels)]
         return cls(
-            path=folder, manifest=about, header=found.header, levels=levels, records=found.records,
-            samples=found.samples, finished=False, damage="; ".join(map(str, found.damages)),
+            path=folder, manifest=about, header=spooled.header, levels=levels, records=spooled.records,
+            samples=spooled.samples, finished=False, damage="; ".join(map(str, spooled.damages)),
         )  # fmt: skip
 
     @property
@@ -112,14 +112,14 @@ def read_summary(path: str | Path) -> Summary:
     """Read a folder's stored summary, for one whose requests were taken out; of any version."""
     file = Path(path) / SUMMARY
     with decoding.reading(str(file), "a summary of this project", "make it again: knee report"):
-        found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Summary)
-        check_format(found.format)
-        predicted = found.prediction
-        loads = [load for level in found.levels for load in (level.concurrency, level.rate) if load is not None]
+        summary = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Summary)
+        check_format(summary.format)
+        predicted = summary.prediction
+        loads = [load for level in summary.levels for load in (level.concurrency, level.rate) if load is not None]
         loads += [predicted.gpus, *(level.concurrency for level in predicted.levels)] if predicted else []
         if min(loads, default=1) <= 0:
             raise ValueError("it has a load that is not above 0")
-        return found
+        return summary
 
 
 def run_manifest(path: str | Path) -> Manifest:
@@ -157,7 +157,7 @@ def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
         raise HarnessError(f"its {lacking} is missing", place=str(folder / MANIFEST), way_out="restore it")
 
 
-def _no_header(found: frames.Spooled) -> str:
-    if found.damage is None or found.damage.at == found.damage.size:
+def _no_header(spooled: frames.Spooled) -> str:
+    if spooled.damage is None or spooled.damage.at == spooled.damage.size:
         return "it ends before its first frame"
-    return f"its first frame cannot be read: it {found.damage.why}"
+    return f"its first frame cannot be read: it {spooled.damage.why}"

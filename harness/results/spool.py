@@ -61,17 +61,17 @@ class Spool:
 
         Removes the parquet files, which are made anew from the spool.
         """
-        names, found = segments(self._folder), Spooled()
+        names, spooled = segments(self._folder), Spooled()
         descriptors = [files.appending(self._folder / name, new=False) for name in names.values()]
         files.remove(self._folder, (REQUESTS, TELEMETRY))
         for (self._number, name), fd in zip(names.items(), descriptors, strict=True):
             self._before += self._at
-            self._at = _set_aside(self._folder / name, found)
+            self._at = _set_aside(self._folder / name, spooled)
             os.ftruncate(fd, self._at)
         *earlier, self._fd = descriptors
         for fd in earlier:
             os.close(fd)
-        self._header, self._levels = found.header, found.levels
+        self._header, self._levels = spooled.header, spooled.levels
 
     def write(self, payload: bytes) -> None:
         """Append a payload as one frame; where the disk is full, remove what was written of it and raise."""
@@ -130,16 +130,16 @@ class Spool:
         Raise HarnessError if they cannot be read or are damaged.
         """
         try:
-            found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
+            spooled = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
         except OSError as error:
             raise HarnessError(
                 f"cannot read back what was measured: {error.strerror}",
                 place=str(self._folder),
                 way_out="leave the folder where it is while a run writes into it, then run anew",
             ) from None
-        if found.damage is not None:
-            raise HarnessError(str(found.damage), place=str(self._folder), way_out="check the disk, then run anew")
-        return found
+        if spooled.damage is not None:
+            raise HarnessError(str(spooled.damage), place=str(self._folder), way_out="check the disk, then run anew")
+        return spooled
 
     @property
     def size(self) -> int:
@@ -188,11 +188,11 @@ def _unpack(folder: Path) -> None:
             file.write(frames.frame(frames.encode(frames.TelemetryFrame(run.samples[i : i + _ROWS_AT_ONCE]))))
 
 
-def _set_aside(path: Path, found: Spooled) -> int:
-    """Read a segment into `found`, copy what is damaged behind its whole frames to a file; return the frames' end."""
-    before = len(found.damages)
-    end = frames.read_segment(path, found)
-    if len(found.damages) == before or found.damages[-1].why == frames.ZEROS:
+def _set_aside(path: Path, spooled: Spooled) -> int:
+    """Read a segment into `spooled`, copy what is damaged behind its whole frames to a file; return the frames' end."""
+    before = len(spooled.damages)
+    end = frames.read_segment(path, spooled)
+    if len(spooled.damages) == before or spooled.damages[-1].why == frames.ZEROS:
         return end
     rest = next(each for n in itertools.count(1) if not os.path.lexists(each := Path(f"{path}.damaged-{n}")))
     with files.replacing(rest) as aside, files.opened(path) as file:

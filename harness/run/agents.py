@@ -157,67 +157,67 @@ def predict(
     def level(agents: int) -> AgentLevel:
         machine = StepMachine(model, where, mean)
         each = math.ceil(agents / where.dp)
-        found = served(machine, source, each, template=template, early=random.Random(f"{source.seed}:agents"))
-        counted = itertools.islice(found, each, each + max(_FEWEST, _EACH * each))
+        simulation = served(machine, source, each, template=template, early=random.Random(f"{source.seed}:agents"))
+        counted = itertools.islice(simulation, each, each + max(_FEWEST, _EACH * each))
         return _level(agents, list(counted), where.dp)
 
-    found: dict[int, AgentLevel] = {}
+    by_count: dict[int, AgentLevel] = {}
     for agents in levels:
-        if kept and any(each.cached_input_fraction < _LAST * kept for each in found.values()):
+        if kept and any(each.cached_input_fraction < _LAST * kept for each in by_count.values()):
             break
-        found[agents] = level(agents)
-    holds = _held(found, level, HELD * kept) if kept else None
+        by_count[agents] = level(agents)
+    holds = _held(by_count, level, HELD * kept) if kept else None
     machine = StepMachine(model, where, mean)
     return Agents(
         kv_tokens=machine.num_blocks * machine.block_size * where.dp,
         block_size=block,
         kept_input_fraction=kept,
         holds=holds,
-        levels=[found[agents] for agents in sorted(found)],
+        levels=[by_count[agents] for agents in sorted(by_count)],
     )
 
 
-def _held(found: dict[int, AgentLevel], level: Callable[[int], AgentLevel], needed: float) -> int | None:
-    """Return the most agents with a share of cached input of at least `needed`, by bisection between levels in `found`.
+def _held(levels: dict[int, AgentLevel], level: Callable[[int], AgentLevel], needed: float) -> int | None:
+    """Return the most agents with a share of cached input of at least `needed`, by bisection between the `levels`.
 
-    Levels tried in between are added to `found`. None if all its levels have the share, or none does.
+    Levels tried in between are added to them. None if all of them have the share, or none does.
     """
-    high = min((n for n, each in found.items() if each.cached_input_fraction < needed), default=None)
-    low = max((n for n in found if high is None or n < high), default=None)
+    high = min((n for n, each in levels.items() if each.cached_input_fraction < needed), default=None)
+    low = max((n for n in levels if high is None or n < high), default=None)
     if high is None or low is None:
         return None
     while high - low > max(1, _CLOSE * low):
         middle = (low + high) // 2
-        found[middle] = level(middle)
-        low, high = (middle, high) if found[middle].cached_input_fraction >= needed else (low, middle)
+        levels[middle] = level(middle)
+        low, high = (middle, high) if levels[middle].cached_input_fraction >= needed else (low, middle)
     return low
 
 
-def _level(agents: int, found: Sequence[Served], replicas: int) -> AgentLevel:
+def _level(agents: int, simulations: Sequence[Served], replicas: int) -> AgentLevel:
     """Return throughput, cached share and TTFT of simulated requests of one replica, for `replicas` of them."""
-    seconds = found[-1].done_s - found[0].done_s
+    seconds = simulations[-1].done_s - simulations[0].done_s
     turns: list[list[Served]] = [[] for _ in range(TURNS)]
-    for each in found:
-        turns[min(each.node, TURNS - 1)].append(each)
+    for simulation in simulations:
+        turns[min(simulation.node, TURNS - 1)].append(simulation)
     return AgentLevel(
         concurrency=agents,
-        cached_input_fraction=sum(each.cached for each in found) / sum(each.prompt for each in found),
-        output_tokens_per_s=replicas * sum(each.output for each in found[1:]) / seconds,
-        requests_per_s=replicas * (len(found) - 1) / seconds,
-        ttft_s=fmean(each.first_s - each.sent_s for each in found),
+        cached_input_fraction=sum(each.cached for each in simulations) / sum(each.prompt for each in simulations),
+        output_tokens_per_s=replicas * sum(simulation.output for simulation in simulations[1:]) / seconds,
+        requests_per_s=replicas * (len(simulations) - 1) / seconds,
+        ttft_s=fmean(simulation.first_s - simulation.sent_s for simulation in simulations),
         ttft_by_turn_s=[fmean(each.first_s - each.sent_s for each in turn) if turn else None for turn in turns],
     )
 
 
-def sentence(found: Agents, counted: str) -> str:
+def sentence(agents: Agents, counted: str) -> str:
     """Return a sentence on how many agents (`counted`: the word) the KV cache should hold, and on throughput."""
-    cache, (*_, last) = f"prediction: the KV cache of {found.kv_tokens:,} tokens", found.levels
-    best = max(found.levels, key=lambda each: each.output_tokens_per_s)
+    cache, (*_, last) = f"prediction: the KV cache of {agents.kv_tokens:,} tokens", agents.levels
+    best = max(agents.levels, key=lambda each: each.output_tokens_per_s)
     most = f"at most {best.output_tokens_per_s:,.0f} output tok/s, at {best.concurrency:,} {counted}"
     share = f"{last.cached_input_fraction:.0%} of the prompt tokens come from it at {last.concurrency:,} {counted}"
-    if found.kept_input_fraction is None:
+    if agents.kept_input_fraction is None:
         return f"prediction: {most}"
-    if found.holds is not None:
-        return f"{cache} holds about {found.holds:,} {counted}; {share}; {most}"
-    held = last.cached_input_fraction >= found.needed
+    if agents.holds is not None:
+        return f"{cache} holds about {agents.holds:,} {counted}; {share}; {most}"
+    held = last.cached_input_fraction >= agents.needed
     return f"{cache} {'holds all' if held else 'holds none'}: {share}; {most}"

@@ -240,11 +240,11 @@ def _whole(campaign: _MapCampaign, view: View, command: str, agreed: Agreed) -> 
     files.write_json(folder / folders.MANIFEST, campaign.manifest)
     campaign.write()
     signalled = series.measure(campaign, view, command, agreed)
-    found = campaign.map(ended=not signalled)
-    files.write_json(folder / levelmap.MAP, found)
-    files.write_json(folder / folders.MANIFEST, msgspec.structs.replace(campaign.manifest, complete=found.complete))
-    statuses = [ExitStatus.MISTAKE if cell.error else cell.status or ExitStatus.DONE for cell in found.cells]
-    return Swept(folder, found, gravest([signalled, *statuses]))
+    level_map = campaign.map(ended=not signalled)
+    files.write_json(folder / levelmap.MAP, level_map)
+    files.write_json(folder / folders.MANIFEST, msgspec.structs.replace(campaign.manifest, complete=level_map.complete))
+    statuses = [ExitStatus.MISTAKE if cell.error else cell.status or ExitStatus.DONE for cell in level_map.cells]
+    return Swept(folder, level_map, gravest([signalled, *statuses]))
 
 
 class _MapCampaign:
@@ -306,7 +306,7 @@ class _MapCampaign:
 
         `ended`: no other cell is to be measured.
         """
-        found = [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
+        cells = [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
         return Map(
             name=self.manifest.name or "",
             created=self.manifest.created,
@@ -314,9 +314,9 @@ class _MapCampaign:
             gpu=self.manifest.gpu or None,
             simulated=self.manifest.simulated or False,
             unit=self.manifest.unit or Unit.OUTPUT_TOKENS.value,
-            complete=ended and not any(cell.error for cell in found),
+            complete=ended and not any(cell.error for cell in cells),
             axes=self.plan.axes,
-            cells=found,
+            cells=cells,
         )
 
 

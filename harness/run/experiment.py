@@ -215,12 +215,12 @@ async def _consented(session: _Session, servers: Sequence[Address]) -> list[list
     ips, view = list[list[str]](), session.view
     for where in servers:
         with reach.noted(view.note, f"the addresses of {where.host}"):
-            found = await consent.addresses(where)
+            places = await consent.addresses(where)
         ours = session.profile is not None
-        notes = await consent.before_the_first_byte(session.scenario, where, found, ours=ours, agreed=session.agreed)
+        notes = await consent.before_the_first_byte(session.scenario, where, places, ours=ours, agreed=session.agreed)
         for line in notes:
             view.note(line)
-        ips.append(found)
+        ips.append(places)
     return ips
 
 

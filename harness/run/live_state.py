@@ -194,16 +194,16 @@ class LiveState:
     def _record_pauses(self, progress: Progress) -> None:
         """Record as telemetry that this worker or this process stood still for long, or that the machine slept."""
         now, asleep = self.now(), _asleep()
-        found = []
+        pauses = []
         if progress.paused_s > PAUSED_S:
-            found.append((progress.time_s, f"{progress.worker}/paused_s", progress.paused_s))
+            pauses.append((progress.time_s, f"{progress.worker}/paused_s", progress.paused_s))
         elif self._reported_s is not None and now - self._reported_s > PAUSED_S:
-            found.append((now, "parent_paused_s", now - self._reported_s))
+            pauses.append((now, "parent_paused_s", now - self._reported_s))
         if asleep - self._asleep_s > SLEPT_S:
-            found.append((progress.time_s, "slept_s", asleep - self._asleep_s))
+            pauses.append((progress.time_s, "slept_s", asleep - self._asleep_s))
         self._reported_s, self._asleep_s = now, asleep
-        if found:
-            self.add_samples([Sample(at, "client", name, value) for at, name, value in found])
+        if pauses:
+            self.add_samples([Sample(at, "client", name, value) for at, name, value in pauses])
 
 
 def _asleep() -> float:

@@ -58,11 +58,11 @@ async def first(
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
     # Cores of this machine are measured now, before any load.
-    found = question.ServingCard() if profile else await asyncio.to_thread(prediction.find, scenario.hardware, cards)
-    for text in [*filter(None, [why_not]), *found.notes]:
+    serving = question.ServingCard() if profile else await asyncio.to_thread(prediction.find, scenario.hardware, cards)
+    for text in [*filter(None, [why_not]), *serving.notes]:
         notes.append(text)
         note(text)
-    deployed = _deployed(scenario, found, endpoint, profile)
+    deployed = _deployed(scenario, serving, endpoint, profile)
     simulated, workload = _simulated(scenario, endpoint, profile), _workload(scenario, endpoint)
     held = await _agents(scenario, endpoint, profile, deployed, workload.expected_hit_rate or None)
     if held is not None:
@@ -71,7 +71,7 @@ async def first(
     made, unpredicted = await _predicted(scenario, endpoint, deployed, simulated=simulated is not None)
     notes += unpredicted if held is None else []
     shown, spec = scenarios.shown(scenario, endpoint.wire.secrets), scenario.hardware
-    card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
+    card = serving.card.key if serving.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
     return Manifest(
         name=scenario.name,
         created=created,
@@ -97,7 +97,7 @@ async def first(
         client=Client(calibration=calibration),
         notes=notes,
         gpu_facts=cards,
-        machine=found.machine,
+        machine=serving.machine,
         prediction=made,
         agents=held or UNSET,
         roof=roofline.data_sheet_roof(*deployed) if deployed else None,
@@ -108,12 +108,12 @@ async def first(
 
 
 def _deployed(
-    scenario: Scenario, found: question.ServingCard, endpoint: Endpoint, profile: Profile | None
+    scenario: Scenario, serving: question.ServingCard, endpoint: Endpoint, profile: Profile | None
 ) -> tuple[Model, Deployment] | None:
     """Return (model, deployment) to predict for: the simulated endpoint's, else the scenario's; None: unknown."""
     if profile is not None:
         return profile.model, profile.deployment
-    return question.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
+    return question.deployed(scenario.hardware, serving.card, endpoint.published.cache_config)
 
 
 async def _predicted(
@@ -204,13 +204,13 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
     """Return (calibration of this host's load generator, None), or (None, why there is none that holds)."""
     if scenario.target.transport != "socket":
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
-    found = calibrate.load()
-    if found is None:
+    calibration = calibrate.load()
+    if calibration is None:
         return None, "this client was never calibrated: run `knee calibrate client` once"
-    why = calibrate.stale(found)
+    why = calibrate.stale(calibration)
     if why is not None:
         return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"
-    return found, None
+    return calibration, None
 
 
 def with_session(manifest: Manifest, **found: object) -> Manifest:

@@ -58,14 +58,14 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
     with tempfile.TemporaryDirectory(prefix="knee-") as folder:
         path = Path(folder) / "rows"
         models: Counter[str] = Counter()  # rows of each that a request was sent to
-        found, table = _read(spec, path, scenario, note, models)
+        dataset, table = _read(spec, path, scenario, note, models)
         if spec.sessions:
-            found = _of_sessions(scenario, found, table, str(path))
+            dataset = _of_sessions(scenario, dataset, table, str(path))
             if cut := table.longer_than(MOST_NODES):
                 note(f"{spec.path}: the end of {cut:,} sessions with more than {MOST_NODES:,} requests is left out")
-        if found.skipped:
-            note(f"{spec.path}: {found.skipped:,} broken rows are left out, {found.requests:,} are sent")
-        workload = msgspec.structs.replace(scenario.workload, dataset=found)
+        if dataset.skipped:
+            note(f"{spec.path}: {dataset.skipped:,} broken rows are left out, {dataset.requests:,} are sent")
+        workload = msgspec.structs.replace(scenario.workload, dataset=dataset)
         classes = _of_models(scenario, spec.path, models)
         yield (
             msgspec.structs.replace(scenario, workload=workload, ramp=_with_rate(scenario, table), class_=classes),
@@ -136,14 +136,14 @@ def _read(
     if spec.requests not in (None, len(table)):
         fact = f"it holds {len(table):,} requests now, and the run began with {spec.requests:,}"
         raise HarnessError(fact, place=spec.path, way_out="start a new run")
-    found = msgspec.structs.replace(
+    dataset = msgspec.structs.replace(
         spec,
         requests=len(table),
         skipped=skipped.count if skipped else 0,
         input_tokens=prompts / len(table),
         output_tokens=answers / len(table),
     )
-    return found, table
+    return dataset, table
 
 
 def has_texts(spec: DatasetSpec) -> bool:
@@ -177,18 +177,18 @@ def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:
     return f"{spec.path}: {fact}: it will refuse them"
 
 
-def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str) -> DatasetSpec:
+def _of_sessions(scenario: Scenario, dataset: DatasetSpec, table: Table, path: str) -> DatasetSpec:
     """Return the dataset spec with mean lengths of its sessions' requests, whose prompts contain their history.
 
     Raise HarnessError if every session has one row.
     """
     if table.sessions == len(table):
         fact = "no two of its rows belong to one session"
-        raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")
+        raise HarnessError(fact, place=dataset.path, way_out="leave $.workload.dataset.sessions out")
     lengths = tasks.lengths(scenario, path)
     prompts, answers = (sum(length[i] for length in lengths) / len(lengths) for i in (0, 1))
     agents = table.row(0).after is not None  # formats of agents' traces have this
-    return msgspec.structs.replace(found, input_tokens=prompts, output_tokens=answers, agents=agents)
+    return msgspec.structs.replace(dataset, input_tokens=prompts, output_tokens=answers, agents=agents)
 
 
 def _with_rate(scenario: Scenario, table: Table) -> Ramp:

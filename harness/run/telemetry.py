@@ -155,17 +155,17 @@ def _since(kept: Thinned, start_s: float, tick_s: float) -> dict[str, float]:
     before, last = counts[max(first, 0)], counts[-1]
     late = last[:LATE_BINS] - (before[:LATE_BINS] if first >= 0 else 0)
     reads, unstamped = (int(last[column] - before[column]) for column in (_READS, _UNSTAMPED))
-    found = {}
+    values = {}
     if late.any():
-        found["read_delay_p99_s"] = max(0.0, _p99(late) - tick_s)
+        values["read_delay_p99_s"] = max(0.0, _p99(late) - tick_s)
     if reads > 0:
-        found["unstamped_fraction"] = unstamped / reads
+        values["unstamped_fraction"] = unstamped / reads
         if 2 * unstamped > reads and late.any():
-            found["read_delay_mean_s"] = _mean_beyond(late, tick_s)
+            values["read_delay_mean_s"] = _mean_beyond(late, tick_s)
     span_s = times[-1] - times[max(first, 0)]
     if span_s > 0 and before[_WAITED_NS] >= 0:
-        found["waited_fraction"] = float((last[_WAITED_NS] - before[_WAITED_NS]) * 1e-9 / span_s)
-    return found
+        values["waited_fraction"] = float((last[_WAITED_NS] - before[_WAITED_NS]) * 1e-9 / span_s)
+    return values
 
 
 def _mean_beyond(histogram: Ints, tick_s: float) -> float:

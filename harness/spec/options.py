@@ -68,14 +68,14 @@ def json_object(text: str, flag: str = "--extra-body", example: str = '{"top_p":
 
 def headers(texts: Sequence[str]) -> dict[str, str]:
     """Return headers, values by name. The error does not quote the text, which may be a key."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for text in texts:
         name, _, value = (part.strip() for part in text.partition(":"))
         if not name or not value:
             way_out = "write it like 'Name: value', in quotes"
             raise HarnessError("not a name and a value", place="--header", way_out=way_out)
-        found[name] = value
-    return found
+        headers[name] = value
+    return headers
 
 
 def port(text: str, flag: str = "--live") -> int:
@@ -92,11 +92,11 @@ def _pools(texts: Sequence[str]) -> dict[str, str]:
     {'prefill': 'http://a:8100', 'decode': 'http://b:8200'}
     """
     pairs = [each.partition("=") for each in texts]
-    found = {name: url for name, _, url in pairs if name and url}
-    if len(found) < len(pairs):
+    pools = {name: url for name, _, url in pairs if name and url}
+    if len(pools) < len(pairs):
         way_out = "write it like prefill=http://HOST:8100, and each name once"
         raise HarnessError("it names no page of a pool", place="--pool-metrics", way_out=way_out)
-    return found
+    return pools
 
 
 def _facts(texts: Sequence[str]) -> dict[str, str]:
@@ -107,14 +107,14 @@ def _facts(texts: Sequence[str]) -> dict[str, str]:
 
     facts: dict[str, str] = {}
     for each in texts:
-        name, found, value = each.partition("=")
-        if not found and os.path.isfile(each):
+        name, equals, value = each.partition("=")
+        if not equals and os.path.isfile(each):
             example = '{"version": "1.0"}'
             with decoding.reading(f"--server-meta {each}", "a JSON file", f"write it like '{example}'"):
                 text = decoding.content(Path(each)).decode()
             read = json_object(text, "--server-meta", example)
             facts.update({key: str(value) for key, value in read.items()})
-        elif not found or not name.strip():
+        elif not equals or not name.strip():
             raise HarnessError(f"{each!r} has no '='", place="--server-meta", way_out="write it like name=value")
         else:
             facts[name.strip()] = value.strip()

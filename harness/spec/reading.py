@@ -44,11 +44,11 @@ def load(path: str, size: str | None = None) -> Scenario:
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested tables merged: a value of `above` replaces that of `below`, tables are merged in turn."""
-    found = dict(below)
+    merged = dict(below)
     for key, value in above.items():
-        old = found.get(key)
-        found[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return found
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
@@ -135,8 +135,8 @@ def schema() -> dict[str, Any]:
 
     What fields may be together is left to `rules`: `knee run FILE --print-scenario` says it.
     """
-    found = msgspec.json.schema(Scenario)
-    tables: dict[str, Any] = found["$defs"]
+    schema = msgspec.json.schema(Scenario)
+    tables: dict[str, Any] = schema["$defs"]
     for table in tables.values():
         if "description" in table:  # a docstring: Python before 3.13 leaves its indentation
             table["description"] = inspect.cleandoc(table["description"])
@@ -146,7 +146,7 @@ def schema() -> dict[str, Any]:
             if _may_be_text(field.type):
                 _allow_text(tables[kind.__name__]["properties"][field.encode_name])
     tables["Scenario"]["properties"]["size"] = _SIZES
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A scenario of Knee", **found}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A scenario of Knee", **schema}
 
 
 def _kinds(kind: Any) -> Iterator[type[msgspec.Struct]]:

@@ -333,34 +333,34 @@ def variables(scenario: Scenario) -> list[tuple[str, str]]:
 def carried(scenario: Scenario) -> list[str]:
     """Return the names (never the values) of what the requests carry that may be secret: headers, fields, prompts."""
     target = scenario.target
-    found = [name for name, _ in variables(scenario)]
+    parts = [name for name, _ in variables(scenario)]
     for name, value in target.headers.items():
         if secrecy.secret_header(name) and not secrecy.names_a_variable(value):
-            found.append(f"the header {name}")
+            parts.append(f"the header {name}")
     if secrecy.shown(target.extra_body) != target.extra_body:
-        found.append("a field of extra_body")
+        parts.append("a field of extra_body")
     if scenario.workload.dataset:
-        found.append(f"the requests of {scenario.workload.dataset.path}")
+        parts.append(f"the requests of {scenario.workload.dataset.path}")
     if scenario.quality and scenario.quality.file:
-        found.append(f"the prompts of {scenario.quality.file}")
-    return list(dict.fromkeys(found))
+        parts.append(f"the prompts of {scenario.quality.file}")
+    return list(dict.fromkeys(parts))
 
 
 def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secret values of a scenario: of headers, body fields, environment variables and proxies."""
     target, wire = scenario.target, resolved(scenario, environ).target
-    found = set(secrecy.of_proxies(environ))
+    secrets = set(secrecy.of_proxies(environ))
     for name, value in wire.headers.items():
         if secrecy.secret_header(name) or secrecy.names_a_variable(target.headers.get(name, "")):
-            found.update(secrecy.credentials(value))
+            secrets.update(secrecy.credentials(value))
 
     def note(text: str, secret: bool) -> str:
         if secret or secrecy.names_a_variable(text):
-            found.add(secrecy.resolved(text, environ, ""))
+            secrets.add(secrecy.resolved(text, environ, ""))
         return text
 
     secrecy.mapped(target.extra_body, note)
-    return tuple(sorted(found - {"", target.model}))  # a header may repeat what is no secret
+    return tuple(sorted(secrets - {"", target.model}))  # a header may repeat what is no secret
 
 
 def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:

@@ -65,7 +65,7 @@ def unix_time(text: str) -> float:
     (60.0, 1700000000.0)
     """
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
         try:
             moment = datetime.fromisoformat(text)
@@ -73,10 +73,10 @@ def unix_time(text: str) -> float:
             raise HarnessError("not a time", place=_START, way_out=_ZONED) from None
         if moment.tzinfo is None:
             raise HarnessError("it has no time zone", place=_START, way_out=_ZONED) from None
-        found = moment.timestamp()
-    if not (math.isfinite(found) and abs(found) < 1e10):
+        seconds = moment.timestamp()
+    if not (math.isfinite(seconds) and abs(seconds) < 1e10):
         raise HarnessError("not a time", place=_START, way_out=_ZONED)
-    return found
+    return seconds
 
 
 def shown(unix_s: float) -> str:

@@ -187,16 +187,16 @@ def _shape(name: str, parts: Sequence[str], place: str) -> float:
 
 def _values(name: str, parts: Sequence[str], read: _Keys, place: str) -> dict[str, float]:
     """Return {key: value} from parts like key=value; raise HarnessError for an unknown, repeated or missing key."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for part in parts:
         key, _, value = part.partition("=")
         if key not in read:
             raise HarnessError(f"unknown {key[:80]!r} in {name}", place=place, way_out=nearest(key, read))
-        _must(key not in found, f"{key} is given twice", name, place)
-        found[key] = read[key](value, place)
+        _must(key not in values, f"{key} is given twice", name, place)
+        values[key] = read[key](value, place)
     for key in read:
-        _must(key in found or key in _OPTIONAL, f"{name} has no {key}", name, place)
-    return found
+        _must(key in values or key in _OPTIONAL, f"{name} has no {key}", name, place)
+    return values
 
 
 def _series(parts: Sequence[str], place: str) -> Series:

@@ -173,14 +173,14 @@ def score(expected: Expected, text: str) -> float:
     text = text[:_LONGEST_ANSWER]
     match expected:
         case Exact(text=right):
-            found = text.strip() == right.strip()
+            correct = text.strip() == right.strip()
         case Pattern(pattern=pattern):
-            found = matches(pattern, text)
+            correct = matches(pattern, text)
         case Choice(right=right, choices=choices):
-            found = _named(text, choices) == right
+            correct = _named(text, choices) == right
         case Schema(schema=schema):
-            found = _as_json(text, schema)
-    return float(found)
+            correct = _as_json(text, schema)
+    return float(correct)
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -331,20 +331,20 @@ def read(spec: QualitySpec) -> tuple[Canary, ...]:
 
     if spec.file is None:
         return tuple(Canary(prompt=prompt, output_tokens=spec.output_tokens) for prompt in PROMPTS)
-    found: list[Canary] = []
+    canaries: list[Canary] = []
     characters = 0
     with decoding.reading(spec.file, "a file of prompts", "give JSON lines"):
         for place, line in files.json_lines(Path(spec.file), _Line):
             with decoding.reading(f"{spec.file}, {place}", "a prompt", _WAY_OUT):
                 if isinstance(line, Exception):
                     raise line
-                found.append(_canary(line, spec.output_tokens))
+                canaries.append(_canary(line, spec.output_tokens))
                 characters += len(line.prompt)
-                if len(found) > MOST or characters > _LONGEST:
+                if len(canaries) > MOST or characters > _LONGEST:
                     raise ValueError(f"more than {MOST:,} prompts, or {_LONGEST >> 20} Mi characters, before its end")
-    if not found:
+    if not canaries:
         raise HarnessError("it has no prompt", place=spec.file, way_out=_WAY_OUT)
-    return tuple(found)
+    return tuple(canaries)
 
 
 def _canary(line: _Line, output_tokens: int) -> Canary:

@@ -165,12 +165,12 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="inputs",
 
     def request(self, number: int) -> Request:
         """Return the n-th request, which has several texts, behind a query if they are to be ranked."""
-        found = [self.texts.request(number * self.inputs + i) for i in range(self.inputs)]
+        requests = [self.texts.request(number * self.inputs + i) for i in range(self.inputs)]
         query = [Message(QUERY, text(self._spaced, QUERY_WORDS, self.seed, f"query:{number}"))]
-        known = [each.input_tokens for each in found if each.input_tokens is not None]
+        known = [each.input_tokens for each in requests if each.input_tokens is not None]
         return Request(
             number=number,
-            prompt=(*(query if self.ranked else ()), *(Message(DOCUMENT, str(each.prompt)) for each in found)),
+            prompt=(*(query if self.ranked else ()), *(Message(DOCUMENT, str(each.prompt)) for each in requests)),
             output_tokens=0,
             input_tokens=sum(known) if known else None,
         )

@@ -92,12 +92,12 @@ class TaskProgress:
 
         With a time to come it returns what can be built ahead.
         """
-        found = []
+        due = []
         while self._due and self._due[0][0] <= now_s:
             due_s, node = heapq.heappop(self._due)
             self._in_flight.add(node)
-            found.append((node, due_s))
-        return found
+            due.append((node, due_s))
+        return due
 
     def ended(self, node: int, at_s: float, text: str | None) -> None:
         """Note that a node has ended with an answer (None: it failed), and when nodes that wait for it are due."""

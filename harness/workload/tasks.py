@@ -198,13 +198,13 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
         """
         system = self.system
         first = system.tokens if system is not None and system.index(task.number) is not None else 0
-        found: list[int] = []
+        counts: list[int] = []
         for node in task.nodes:
             before = first
             if node.answers:
-                before = found[node.parents[0]] + sum(task.nodes[parent].output_tokens for parent in node.answers)
-            found.append(before + node.input_tokens)
-        return found
+                before = counts[node.parents[0]] + sum(task.nodes[parent].output_tokens for parent in node.answers)
+            counts.append(before + node.input_tokens)
+        return counts
 
     def _messages(self, task: Task, node: int, answers: Mapping[int, str]) -> tuple[Message, ...]:
         newest_first = self._own(task, node, answers)
@@ -305,14 +305,14 @@ def _graph(scenario: Scenario) -> Graph | None:
 def lengths(scenario: Scenario, rows: str = "") -> list[tuple[int, int]]:
     """Return (prompt, answer) tokens, without the template's, of each request of the first tasks; [] without any."""
     tasks = of(scenario, rows=rows)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     number = 0
-    while tasks is not None and len(found) < _SAMPLE:
+    while tasks is not None and len(pairs) < _SAMPLE:
         task = tasks.task(number)
         prompts = tasks.input_tokens(task)
-        found += zip(prompts, (node.output_tokens for node in task.nodes), strict=True)
+        pairs += zip(prompts, (node.output_tokens for node in task.nodes), strict=True)
         number += 1
-    return found
+    return pairs
 
 
 def requests_per_s(scenario: Scenario, request_s: float, rows: str = "") -> float:

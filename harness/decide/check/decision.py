@@ -104,8 +104,8 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
         of_runs=f"the runs are not repeats of each other: {', '.join(own)}" if own else "",
         of_both=f"not alike: {', '.join(both)}" if both else "",
     )
-    found = [_decide(each, conditions) for each in wanted]
-    outcomes = {each.outcome for each in found}
+    decisions = [_decide(each, conditions) for each in wanted]
+    outcomes = {decision.outcome for decision in decisions}
     return Report(
         outcome=next(each for each in Outcome if each in outcomes),
         runs=[each.run.place for each in runs],
@@ -113,7 +113,7 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
         simulated=any(each.summary.simulated for each in runs),
         differ=list(dict.fromkeys([*own, *both])),
         odd=[comparison.named(each, stacks) for each in odd],
-        decisions=found,
+        decisions=decisions,
     )
 
 
@@ -301,12 +301,12 @@ class _Repeat(NamedTuple):
 def _repeats(run: CheckedRun, levels: Sequence[LevelSummary], limit: slo.SloLimit) -> list[_Repeat]:
     """Return the repeats of a load with their attainment of a limit; of invalid ones, only those that show a miss."""
     alone = not any(usable(level, Purpose.ANSWER) for level in levels)
-    found = [
+    repeats = [
         _Repeat(level, _attained(run, level, limit), usable(level, Purpose.ANSWER), alone)
         for level in levels
         if usable(level, Purpose.MISS)
     ]
-    return [each for each in found if each.valid or alone or each.missed or slo.overloaded(each.level)]
+    return [repeat for repeat in repeats if repeat.valid or alone or repeat.missed or slo.overloaded(repeat.level)]
 
 
 def _attained(run: CheckedRun, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
@@ -346,13 +346,13 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     known: list[list[Quantity]] = []  # figures of each side, at the first load
     for side in both:
         ordered = sorted(side, key=lambda each: each.run.began or "")  # where they alternate, the n-th are a pair
-        found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]
-        known.append([own[0] for own in found])
-        lacking = next((each for own in found for each in own if sides.no_ratio(each)), None)
+        quantities = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]
+        known.append([own[0] for own in quantities])
+        lacking = next((each for own in quantities for each in own if sides.no_ratio(each)), None)
         if lacking is not None:
             own_side = "the baseline: " if side is under.kept_baseline else ""
             return _of_least(made, wanted, under, lacking, own_side)
-        logs.append([{float(i): sides.in_logarithms(each) for i, each in enumerate(own)} for own in found])
+        logs.append([{float(i): sides.in_logarithms(each) for i, each in enumerate(own)} for own in quantities])
     samples = [spread.over_loads(side, list(side[0])) if len(loads) > 1 else spread.at_load(side, 0) for side in logs]
     means = [sample.mean for sample in samples]
     made = msgspec.structs.replace(made, value=means[1], baseline=means[0])

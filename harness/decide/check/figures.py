@@ -105,14 +105,14 @@ def of_level(level: LevelSummary, name: str) -> Quantity:
     class_, figure = _named(name)
     if figure is None:  # a percentile that only an SLO may limit
         return Quantity(None, None, "the summary has no such percentile")
-    found: Any = (level.classes or {}).get(class_) if class_ else level
+    value: Any = (level.classes or {}).get(class_) if class_ else level
     for attribute in figure.path:
-        above, found = found, getattr(found, attribute, None)
-        if found is None or found is msgspec.UNSET:
+        above, value = value, getattr(value, attribute, None)
+        if value is None or value is msgspec.UNSET:
             return _missing(above, attribute)
-    if isinstance(found, Estimate):
-        return Quantity(found.mean, found.ci95, "", "hold the level longer: --level-seconds")
-    return Quantity(float(found), None, "", AGAIN)
+    if isinstance(value, Estimate):
+        return Quantity(value.mean, value.ci95, "", "hold the level longer: --level-seconds")
+    return Quantity(float(value), None, "", AGAIN)
 
 
 def _missing(above: Any, name: str) -> Quantity:
@@ -187,11 +187,11 @@ def _plausible_or_undecided(stored: Attainment) -> bool:
 
 def _seats(summary: Summary) -> Quantity:
     """Return how many requests the server serves at once (seats), or why the records do not show it."""
-    found = summary.knees.seats
-    if found is None:
+    seats = summary.knees.seats
+    if seats is None:
         way_out = "measure two levels at which requests wait"
         return Quantity(None, None, "the records do not show how many requests are served at once", way_out)
-    return Quantity(found.value, found.ci95, "", "measure more levels at which requests wait")
+    return Quantity(seats.value, seats.ci95, "", "measure more levels at which requests wait")
 
 
 def _hinge(curve: Curve, knees: Knees) -> Value | None:
@@ -210,14 +210,14 @@ def plateau(summary: Summary) -> Quantity:
         low_ends.append((fitted.value, fitted.ci95[0]))  # past its last level throughput only rises, or stays
     least = max((each for each in (highest(low_ends), highest(bare)) if each is not None), default=None)
     if curve and curve.only_wide and curve.dip is None:
-        found = Quantity(fitted.value, fitted.ci95)
+        plateau = Quantity(fitted.value, fitted.ci95)
     else:
-        found = _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, least)
-    open_above = found.ci95 is not None and found.ci95[1] is None and found.value is not None and not found.why
+        plateau = _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, least)
+    open_above = plateau.ci95 is not None and plateau.ci95[1] is None and plateau.value is not None and not plateau.why
     if open_above and least is not None and curve and curve.dip is None:
-        low = max(min(least, found.value or least), found.ci95[0] or 0.0) if found.ci95 else least
-        return Quantity(found.value, (low, None), found.why, found.way_out)
-    return found
+        low = max(min(least, plateau.value or least), plateau.ci95[0] or 0.0) if plateau.ci95 else least
+        return Quantity(plateau.value, (low, None), plateau.why, plateau.way_out)
+    return plateau
 
 
 def _short_error(level: LevelSummary) -> float:
@@ -250,14 +250,14 @@ def _fitted(summary: Summary, pick: Callable[[Curve, Knees], Value | None], leas
     curve = summary.curve
     if curve is None:
         return Quantity(None, None, "the run has no curve", "measure several levels of concurrency")
-    found = pick(curve, summary.knees) or Value(None)
+    value = pick(curve, summary.knees) or Value(None)
     if curve.state == FOUND:
-        return Quantity(found.value, found.ci95, "" if found.value is not None else "the curve does not have it")
+        return Quantity(value.value, value.ci95, "" if value.value is not None else "the curve does not have it")
     way_out = f"measure {', '.join(map(str, curve.settle.levels[:20]))} in flight" if curve.settle else ""
     known = None if least is None else (least, None)
     why = "; ".join(curve.reasons) or "too few levels for a curve"
     if curve.state == PROVISIONAL:
-        return Quantity(found.value, known, f"provisional: {why}", way_out)
+        return Quantity(value.value, known, f"provisional: {why}", way_out)
     return Quantity(None, known, "throughput still rises at the last level" if curve.state == BEYOND else why, way_out)
 
 

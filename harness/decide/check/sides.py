@@ -171,7 +171,7 @@ def _no_level(lacking: CheckedRun, at: float, *, open_loop: bool) -> Quantity:
 # ---- repeats: of a load within a run, and of a run ------------------------------------------------------------------
 
 
-def within_run(found: Sequence[Quantity]) -> Quantity:
+def within_run(quantities: Sequence[Quantity]) -> Quantity:
     """Return the mean of a figure over repeats of one load in a run, weighted by their errors, with its interval.
 
     No error is below the 0.5 % that nothing is known better than. What lies between repeats beyond them counts
@@ -183,11 +183,11 @@ def within_run(found: Sequence[Quantity]) -> Quantity:
     >>> [round(end) for each in (alike, apart) for end in each.ci95 or ()]
     [995, 1009, 802, 1238]
     """
-    if any(each.why or each.value is None for each in found):
-        return found[0] if len(found) == 1 else _with_reason(found)
-    known = [each for each in found if each.ci95]
+    if any(quantity.why or quantity.value is None for quantity in quantities):
+        return quantities[0] if len(quantities) == 1 else _with_reason(quantities)
+    known = [quantity for quantity in quantities if quantity.ci95]
     if len(known) < 2:
-        return known[0] if known else Quantity(mean(found), None, "", found[0].way_out)
+        return known[0] if known else Quantity(mean(quantities), None, "", quantities[0].way_out)
     values = np.array([each.value for each in known], dtype=np.float64)
     sigma = np.array([max(error(each), FLOOR * abs(each.value or 0.0), _LEAST) for each in known])
     with np.errstate(all="ignore"):  # a stored summary may hold what no measurement has
@@ -196,12 +196,12 @@ def within_run(found: Sequence[Quantity]) -> Quantity:
         middle, variance = float(w @ values / w.sum()), float(1 / w.sum())
         of_drift = float(drift**2 * (w @ w) / w.sum() ** 2) / variance  # share of the variance
     if not (math.isfinite(middle) and 0 < variance < math.inf):
-        return Quantity(mean(found), None, "", found[0].way_out)
+        return Quantity(mean(quantities), None, "", quantities[0].way_out)
     half = t_quantile(0.975, (len(values) - 1) / max(of_drift**2, 1 / _MOST_FREEDOM)) * math.sqrt(variance)
     return Quantity(middle, (middle - half, middle + half))
 
 
-def over_runs(found: Sequence[Quantity]) -> Quantity:
+def over_runs(quantities: Sequence[Quantity]) -> Quantity:
     """Return the mean of a figure over runs, with its interval by Student's t.
 
     The variance is at least that of the runs' own intervals, and of the 0.5 % that nothing is known better than. Where
@@ -213,21 +213,21 @@ def over_runs(found: Sequence[Quantity]) -> Quantity:
     >>> over_runs([Quantity(16.0, (16.0, 32.0)), Quantity(24.0, (24.0, 32.0))])
     Quantity(value=20.0, ci95=(16.0, 32.0), why='', way_out='')
     """
-    if len(found) == 1:
-        return found[0]
-    values = [each.value for each in found if each.value is not None]
-    if len(values) < len(found) or any(each.why for each in found):
-        return _with_reason(found)
+    if len(quantities) == 1:
+        return quantities[0]
+    values = [quantity.value for quantity in quantities if quantity.value is not None]
+    if len(values) < len(quantities) or any(quantity.why for quantity in quantities):
+        return _with_reason(quantities)
     middle = math.fsum(values) / len(values)
-    if any(is_bracket(each) for each in found):
-        return Quantity(middle, hull(found), "", found[0].way_out)
-    own = math.fsum(max(error(each), FLOOR * abs(middle)) ** 2 for each in found) / len(found)
+    if any(is_bracket(quantity) for quantity in quantities):
+        return Quantity(middle, hull(quantities), "", quantities[0].way_out)
+    own = math.fsum(max(error(quantity), FLOOR * abs(middle)) ** 2 for quantity in quantities) / len(quantities)
     variance = max(float(np.var(values, ddof=1)), own)
-    half = t_quantile(0.975, len(found) - 1) * math.sqrt(variance / len(found))
+    half = t_quantile(0.975, len(quantities) - 1) * math.sqrt(variance / len(quantities))
     return Quantity(middle, (middle - half, middle + half))
 
 
-def is_bracket(found: Quantity) -> bool:
+def is_bracket(quantity: Quantity) -> bool:
     """Return whether an interval brackets the figure between measured loads, so that repeats make it no narrower.
 
     It does if it is open, or the figure is its lower end: a knee by limits is the highest load that met them, and lies
@@ -236,62 +236,62 @@ def is_bracket(found: Quantity) -> bool:
     >>> is_bracket(Quantity(16.0, (16.0, 32.0))), is_bracket(Quantity(16.2, (15.4, 17.1)))
     (True, False)
     """
-    if found.ci95 is None:
+    if quantity.ci95 is None:
         return False
-    low, high = found.ci95
-    return low is None or high is None or (found.value == low and 0 < low < high)
+    low, high = quantity.ci95
+    return low is None or high is None or (quantity.value == low and 0 < low < high)
 
 
-def hull(found: Sequence[Quantity]) -> tuple[float | None, float | None] | None:
+def hull(quantities: Sequence[Quantity]) -> tuple[float | None, float | None] | None:
     """Return the interval around all intervals; an end is None if any is open there; None if both ends are.
 
     >>> hull([Quantity(16.0, (16.0, 32.0)), Quantity(24.0, (24.0, None))]), hull([Quantity(16.0)])
     ((16.0, None), None)
     """
-    intervals = [each.ci95 for each in found if each.ci95 is not None]
+    intervals = [quantity.ci95 for quantity in quantities if quantity.ci95 is not None]
     lows = [low for low, _ in intervals if low is not None]
     highs = [high for _, high in intervals if high is not None]
-    low = min(lows) if lows and len(lows) == len(found) else None
-    high = max(highs) if highs and len(highs) == len(found) else None
+    low = min(lows) if lows and len(lows) == len(quantities) else None
+    high = max(highs) if highs and len(highs) == len(quantities) else None
     return None if low is None and high is None else (low, high)
 
 
-def _with_reason(found: Sequence[Quantity]) -> Quantity:
+def _with_reason(quantities: Sequence[Quantity]) -> Quantity:
     """Return the mean of the known figures, the hull of their intervals, and why one is missing or doubted."""
-    lacking = next(each for each in found if each.why or each.value is None)
-    return Quantity(mean(found), hull(found), lacking.why or "it was not measured", lacking.way_out)
+    lacking = next(quantity for quantity in quantities if quantity.why or quantity.value is None)
+    return Quantity(mean(quantities), hull(quantities), lacking.why or "it was not measured", lacking.way_out)
 
 
-def mean(found: Sequence[Quantity]) -> float | None:
+def mean(quantities: Sequence[Quantity]) -> float | None:
     """Return the mean of those that have a value; None if none has."""
-    values = [each.value for each in found if each.value is not None]
+    values = [quantity.value for quantity in quantities if quantity.value is not None]
     return math.fsum(values) / len(values) if values else None
 
 
-def error(found: Quantity) -> float:
+def error(quantity: Quantity) -> float:
     """Return one standard error by the figure's own interval; 0 if it has none."""
-    low, high = found.ci95 or (None, None)
+    low, high = quantity.ci95 or (None, None)
     return (high - low) / 2 / Z95 if low is not None and high is not None else 0.0
 
 
 # ---- of a ratio -----------------------------------------------------------------------------------------------------
 
 
-def no_ratio(found: Quantity) -> str:
+def no_ratio(quantity: Quantity) -> str:
     """Return why a figure cannot be part of a ratio: doubted, 0, not measured or with an open interval; "": it can."""
-    if found.why:
-        return found.why
-    if found.value == 0:
+    if quantity.why:
+        return quantity.why
+    if quantity.value == 0:
         return "there is no ratio to 0"
-    if found.value is None or found.value < 0:
+    if quantity.value is None or quantity.value < 0:
         return "it was not measured"
-    return "its interval is open" if found.ci95 is not None and None in found.ci95 else ""
+    return "its interval is open" if quantity.ci95 is not None and None in quantity.ci95 else ""
 
 
-def in_logarithms(found: Quantity) -> tuple[float, float]:
+def in_logarithms(quantity: Quantity) -> tuple[float, float]:
     """Return ln of a figure above 0, and its own relative error."""
-    value = found.value or math.nan
-    return math.log(value), error(found) / value
+    value = quantity.value or math.nan
+    return math.log(value), error(quantity) / value
 
 
 def no_nearer(ends: tuple[float, float], baseline: Sequence[Quantity], runs: Sequence[Quantity]) -> tuple[float, float]:

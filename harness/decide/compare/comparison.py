@@ -248,12 +248,12 @@ def _round_limits(low: float, high: float) -> list[float]:
 
 def _points(loads: Sequence[Load], name: str) -> Points:
     """Return (throughput, latency `name`) of each closed-loop load, rising; geometric means over the runs."""
-    found: dict[float, list[tuple[float, float]]] = {}
+    points: dict[float, list[tuple[float, float]]] = {}
     for load in loads:
         latency = getattr(load, name)
         if not load.open_loop and load.tokens_per_s and latency:
-            found.setdefault(load.load, []).append((load.tokens_per_s, latency))
-    return [(_middle([X for X, _ in own]), _middle([s for _, s in own])) for _, own in sorted(found.items())]
+            points.setdefault(load.load, []).append((load.tokens_per_s, latency))
+    return [(_middle([X for X, _ in own]), _middle([s for _, s in own])) for _, own in sorted(points.items())]
 
 
 def _middle(values: Sequence[float]) -> float:

@@ -60,22 +60,22 @@ def crossover_of(
     """
     shown = {load: each.value for load, each in by_load.items() if each.p < ALPHA / len(by_load)}
     of_levels, of_curves = _of_levels(shown), _of_curves(fits, points, apart)
-    found = of_curves or of_levels
-    if found is None:
+    crossover = of_curves or of_levels
+    if crossover is None:
         return None
     if of_curves is not None and of_levels is not None:  # the curves' interval, unless the levels contradict it
         (low, high), (least, most) = of_curves.ends, of_levels.ends
-        found = of_curves if low <= most and least <= high else of_levels
-    low, high = found.ends
-    before, after = names if found.rises else reversed(names)
+        crossover = of_curves if low <= most and least <= high else of_levels
+    low, high = crossover.ends
+    before, after = names if crossover.rises else reversed(names)
     every = {load: each.value for load, each in by_load.items()}
-    sign = 1.0 if found.rises else -1.0
+    sign = 1.0 if crossover.rises else -1.0
     leads = [
         lead
         for name, side, own in ((before, -sign, lambda load: load <= low), (after, sign, lambda load: load >= high))
         if (lead := _lead(name, shown, side, own) or _lead(name, every, side, own)) is not None
     ]
-    return Crossover(at=Value(found.at, (low, high)), below=before, above=after, leads=leads)
+    return Crossover(at=Value(crossover.at, (low, high)), below=before, above=after, leads=leads)
 
 
 class _CrossoverLoad(NamedTuple):

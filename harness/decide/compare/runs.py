@@ -312,12 +312,12 @@ def flags_of(command: Sequence[str]) -> dict[str, str]:
     >>> flags_of(["vllm", "serve", "m", "--max-num-seqs", "8", "--dtype=float32", "--enforce-eager"])
     {'max-num-seqs': '8', 'dtype': 'float32', 'enforce-eager': 'on'}
     """
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for word, after in zip(command, [*command[1:], "--"], strict=True):
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            found[name] = value if equals else "on" if after.startswith("--") else after
-    return found
+            flags[name] = value if equals else "on" if after.startswith("--") else after
+    return flags
 
 
 def _power(cards: Sequence[Card] | None) -> str | None:
@@ -348,18 +348,18 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
     engines, cards or tools, or one of them is of a simulation.
     """
     for name in SHARED:
-        known = [(place, _word(getattr(found, name))) for place, found in files if getattr(found, name) is not None]
+        known = [(place, _word(getattr(file, name))) for place, file in files if getattr(file, name) is not None]
         for place, word in known:
             if word.lower() != known[0][1].lower():
                 fact = f"one stack has files of {known[0][1]} and of {word}"
                 raise HarnessError(fact, place=f"{known[0][0]}, {place}", way_out="give each a label of its own")
     single = [
-        (place, found) for place, found in files if len({(level.requested, level.rate) for level in found.levels}) < 2
+        (place, file) for place, file in files if len({(level.requested, level.rate) for level in file.levels}) < 2
     ]
-    whole = [([place], found) for place, found in files if (place, found) not in single]
+    whole = [([place], file) for place, file in files if (place, file) not in single]
     places = [place for place, _ in single]
     whole += [(places, readers.joined(single, ", ".join(places)))] if single else []
-    return [_of_file(label, own, found) for own, found in whole]
+    return [_of_file(label, own, file) for own, file in whole]
 
 
 def _word(fact: str | int) -> str:
@@ -367,11 +367,11 @@ def _word(fact: str | int) -> str:
     return short(fact) if isinstance(fact, str) else in_words(fact)
 
 
-def _of_file(label: str, places: Sequence[str], found: ForeignResult) -> Run:
+def _of_file(label: str, places: Sequence[str], foreign: ForeignResult) -> Run:
     """Return another tool's result as a run; levels that are not valid, or without load or throughput, are left out."""
     points, loads = [], []
-    for level in found.levels:
-        load, X, gpus = level.requested or level.rate, level.output_tokens_per_s, found.gpus
+    for level in foreign.levels:
+        load, X, gpus = level.requested or level.rate, level.output_tokens_per_s, foreign.gpus
         if not load or not X or not level.valid or not level.in_flight_ok:
             continue
         if level.requested:
@@ -391,26 +391,26 @@ def _of_file(label: str, places: Sequence[str], found: ForeignResult) -> Run:
                 tokens_per_s_per_gpu=X / gpus if gpus else None,
             )
         )
-    weighed = [(level.input_tokens_mean, level.output_tokens_mean, level.requests or 1) for level in found.levels]
+    weighed = [(level.input_tokens_mean, level.output_tokens_mean, level.requests or 1) for level in foreign.levels]
     return Run(
         label=label,
         place=", ".join(places),
         facts=Facts(
-            measured_by=found.source + ", simulated" * found.simulated,
+            measured_by=foreign.source + ", simulated" * foreign.simulated,
             unit=Unit.OUTPUT_TOKENS.value,
-            model=found.model,
-            gpu=found.gpu,
-            gpus=None if found.gpus is None else str(found.gpus),
-            engine=found.engine,
-            precision=found.precision,
+            model=foreign.model,
+            gpu=foreign.gpu,
+            gpus=None if foreign.gpus is None else str(foreign.gpus),
+            engine=foreign.engine,
+            precision=foreign.precision,
         ),
-        simulated=found.simulated,
-        failed=_failed(found.levels),
+        simulated=foreign.simulated,
+        failed=_failed(foreign.levels),
         input_tokens=weighted((inputs, n) for inputs, _, n in weighed),
         output_tokens=weighted((outputs, n) for _, outputs, n in weighed),
         points=points,
         loads=loads,
-        lacks=found.lacks,
+        lacks=foreign.lacks,
     )
 
 

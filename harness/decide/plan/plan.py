@@ -93,14 +93,14 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
         return replicas.count(rate * work / at.throughput, reserve)
 
     traffic, peak = _traffic(begun, at, shape, count)
-    found = replicas.fleet(capacity, at, peak, work, reserve, prices)
-    paid = replicas.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic)
+    fleet = replicas.fleet(capacity, at, peak, work, reserve, prices)
+    paid = replicas.costs(capacity, at, demand, prices, fleet.replicas, traffic.mean if traffic else peak, traffic)
     users, R = demand.users, request_s(capacity, at, work)
     if users is None and demand.think_s is not None and R is not None:
         users = peak * (R + demand.think_s)  # Little's law over response and pause
     return msgspec.structs.replace(
         begun,
-        fleet=found,
+        fleet=fleet,
         users=users,
         day=traffic,
         costs=paid,
@@ -152,49 +152,49 @@ def _filled(prices: Prices, capacity: Capacity) -> Prices:
 def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
     """Return notes on what a plan assumes beyond what was measured, and what would make it better."""
     capacity, prices, demand, point = plan.capacity, plan.question.prices, plan.question.demand, plan.operating_point
-    last, found = capacity.loads[-1].load == at.load, []
+    last, notes = capacity.loads[-1].load == at.load, []
     if last and capacity.rises and not capacity.open_loop and point.missed_at is None:
-        found.append(
+        notes.append(
             "throughput still rises at the last measured load: a higher one may carry more and is not planned on"
         )
     if capacity.fails_at is not None:
-        found.append(f"more than 1 % of the requests failed at a load of {capacity.fails_at:g}: find out why first")
+        notes.append(f"more than 1 % of the requests failed at a load of {capacity.fails_at:g}: find out why first")
     if capacity.seats is not None and at.in_flight is not None and at.in_flight > _WAITS * capacity.seats:
-        found.append(f"a replica serves {capacity.seats:.3g} requests at once: at the operating point more wait")
+        notes.append(f"a replica serves {capacity.seats:.3g} requests at once: at the operating point more wait")
     if point.outcome == Outcome.MET and point.missed_at is None:
-        found.append("no measured load misses the SLO: a higher one may meet it too")
+        notes.append("no measured load misses the SLO: a higher one may meet it too")
     if at.doubts:
-        found.append(f"the level of the operating point has doubts: {', '.join(at.doubts)}")
+        notes.append(f"the level of the operating point has doubts: {', '.join(at.doubts)}")
     if capacity.measured_replicas > 1:
-        found.append(
+        notes.append(
             f"a replica is one of the {capacity.measured_replicas} that were loaded together, taken to be alike"
         )
     if plan.fleet:
         if (most := plan.fleet.ci95[1]) > plan.fleet.replicas:
-            found.append(f"by the low end of the measured throughput {most} replicas are needed")
+            notes.append(f"by the low end of the measured throughput {most} replicas are needed")
         if not plan.fleet.may_fail:
-            found.append(
+            notes.append(
                 "no replica may fail at the peak: the others would pass their operating point; --spare 1 adds one"
             )
         if point.outcome and not capacity.open_loop:
-            found.append(
+            notes.append(
                 "the SLO was met in closed loop; requests that come in bursts wait longer, "
                 "which `knee run --rate` on the planned fleet would show"
             )
     asked = (("in", demand.input_tokens, capacity.input_tokens), ("out", demand.output_tokens, capacity.output_tokens))
     for name, own, was in asked:
         if own is not None and was and abs(own / was - 1) > _ALIKE:
-            found.append(
+            notes.append(
                 f"measured with {was:,.0f} tokens {name}, planned for {own:,.0f}: the throughput is taken to stay, "
                 "which was not measured"
             )
     if prices.gpu_hour is None:
-        found.append("no price is known: add --price USD, per GPU and hour")
+        notes.append("no price is known: add --price USD, per GPU and hour")
     elif not prices.gpus:
-        found.append("the GPUs of a replica are not recorded: add --gpus N")
+        notes.append("the GPUs of a replica are not recorded: add --gpus N")
     if plan.day and prices.cold_start_s is None:
-        found.append("the cold start of a replica is not known: add --cold-start TIME")
-    return found
+        notes.append("the cold start of a replica is not known: add --cold-start TIME")
+    return notes
 
 
 # ---- thresholds and alerts

@@ -52,14 +52,14 @@ def rows(summary: Summary) -> list[dict[str, Cell]]:
 
 def row(level: LevelSummary) -> dict[str, Cell]:
     """Return a CSV row of one level by column: of an estimate mean and interval, of a distribution each statistic."""
-    found: dict[str, Cell] = {name: getattr(level, name) for name in _ABOUT}
+    cells: dict[str, Cell] = {name: getattr(level, name) for name in _ABOUT}
     for name, figure in FIGURES.items():
-        found |= {column: _cell(getattr(level, name), part) for column, part in columns(figure).items()}
+        cells |= {column: _cell(getattr(level, name), part) for column, part in columns(figure).items()}
     # An error that was assumed is a weight, not a measurement.
-    found[_SE] = None if level.output_tokens_per_s_se_assumed else level.output_tokens_per_s_se
+    cells[_SE] = None if level.output_tokens_per_s_se_assumed else level.output_tokens_per_s_se
     weight = level.output_tokens_per_s_se if level.output_tokens_per_s_se_assumed else None
-    found |= {"assumed_error": weight, **{name: each for name, each in of_point(level).items() if name in SERVICE}}
-    return found | {"verdicts": " ".join(dict.fromkeys(f"{each.level}:{each.code}" for each in level.verdicts))}
+    cells |= {"assumed_error": weight, **{name: each for name, each in of_point(level).items() if name in SERVICE}}
+    return cells | {"verdicts": " ".join(dict.fromkeys(f"{each.level}:{each.code}" for each in level.verdicts))}
 
 
 def _cell(value: Estimate | Spread | float | UnsetType | None, part: str) -> Cell:

@@ -24,7 +24,7 @@ def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated:
     endpoint = _ENDPOINTS.get(manifest.api or "chat", manifest.api)
     done = level.requests - level.errors - level.cancelled - (level.abandoned or 0)
     output, inputs = level.output_tokens_per_s.mean, level.input_tokens_per_s.mean
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "date": _date(manifest.created),
         "endpoint_type": endpoint,
         "backend": endpoint,
@@ -49,8 +49,8 @@ def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated:
     for name, spread in spreads.items():
         for theirs, ours in _STATISTICS.items():
             value = getattr(spread, ours)
-            found[f"{theirs}_{name}_ms"] = None if value is None else value * 1e3
-    return found | {"tool": "knee", "simulated": simulated, "verdicts": verdicts(level), **of_point(level)}
+            fields[f"{theirs}_{name}_ms"] = None if value is None else value * 1e3
+    return fields | {"tool": "knee", "simulated": simulated, "verdicts": verdicts(level), **of_point(level)}
 
 
 def _total(mean: float | None, n: int) -> float | None:

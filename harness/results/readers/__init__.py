@@ -69,33 +69,33 @@ def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
     paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in _ENDINGS and path.is_file())
     if len(paths) > _MOST_FILES:
         raise HarnessError(f"more than {_MOST_FILES:,} files", place=str(folder), way_out="name the files that count")
-    found, unread = [], []
+    results, unread = [], []
     for path in paths:
         try:
-            found.append((str(path), read(path, named)))
+            results.append((str(path), read(path, named)))
         except decoding.UndecodableError:
             unread.append(path.name)
         except HarnessError:  # a file of another kind
             continue
-    if not found:
+    if not results:
         raise HarnessError("no run of Knee and no file of measured levels in it", place=str(folder), way_out=_way_out())
-    whole = joined(found, str(folder))
+    whole = joined(results, str(folder))
     if not unread:
         return whole
     words = f"not read, as they are damaged or too large: {', '.join(unread[:_NAMED])}"
     return msgspec.structs.replace(whole, lacks=(*whole.lacks, words))
 
 
-def joined(found: Sequence[tuple[str, ForeignResult]], place: str) -> ForeignResult:
+def joined(results: Sequence[tuple[str, ForeignResult]], place: str) -> ForeignResult:
     """Return the results of several files as one; raise HarnessError if their tools, models, engines or cards differ.
 
     A level without a load is left out where others have one, and so is a level that another file has with the same
     load and throughput.
     """
-    whole = _joined([each for _, each in found], place)
+    whole = _joined([each for _, each in results], place)
     loads = any(level.concurrency or level.rate for level in whole.levels)
     levels: list[ForeignLevel] = []
-    for _, each in found:
+    for _, each in results:
         before = list(levels)
         for level in each.levels:
             if loads and not (level.concurrency or level.rate or level.in_flight):
@@ -119,20 +119,20 @@ def of_bytes(data: bytes, place: str, named: str = "") -> ForeignResult:
     with decoding.reading(place, _WHAT, _way_out()):
         text = data.decode().removeprefix("\ufeff")
         if text.lstrip()[:1] in ("{", "["):
-            found = _of_documents(_of_json(text, _MOST_LEVELS), place, readers)
+            result = _of_documents(_of_json(text, _MOST_LEVELS), place, readers)
         elif _is_yaml(text):
-            found = _of_documents(_of_yaml(text, _MOST_LEVELS), place, readers)
+            result = _of_documents(_of_yaml(text, _MOST_LEVELS), place, readers)
         else:
-            found = _of_csv(text, place, readers, plain=named in ("", CSV))
-        if found is None:
+            result = _of_csv(text, place, readers, plain=named in ("", CSV))
+        if result is None:
             fact = f"no file of the format {named}" if named else "a file of no known tool"
             raise HarnessError(fact, place=place, way_out="leave --format out" if named else _way_out())
-    if not any(level.output_tokens_per_s for level in found.levels):
-        fact = f"no output tokens per second in this file of {found.source}"
+    if not any(level.output_tokens_per_s for level in result.levels):
+        fact = f"no output tokens per second in this file of {result.source}"
         raise HarnessError(fact, place=place, way_out=_way_out())
-    if len(found.levels) > _MOST_LEVELS:
+    if len(result.levels) > _MOST_LEVELS:
         raise HarnessError(f"more than {_MOST_LEVELS:,} levels", place=place, way_out="give fewer")
-    return _judged(found)
+    return _judged(result)
 
 
 def _readers(named: str) -> Sequence[Reader]:
@@ -155,29 +155,29 @@ def _way_out() -> str:
     return f"give a result folder, a CSV, or a file of {names}"
 
 
-def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, ForeignLevel]]:
+def closed_loop(result: ForeignResult, place: str) -> list[tuple[float, float, ForeignLevel]]:
     """Return (concurrency, output tokens/s, level) of each level with both; raise HarnessError if none has.
 
     A level that names no concurrency counts by what was in flight.
     """
     out = []
-    for level in found.levels:
+    for level in result.levels:
         load = level.requested
         if load and level.output_tokens_per_s:
             out.append((load, level.output_tokens_per_s, level))
     if not out:
-        fact = f"this file of {found.source} names no requests in flight"
-        if any(level.rate for level in found.levels):
-            fact = f"this file of {found.source} was measured at fixed rates, not at requests in flight"
+        fact = f"this file of {result.source} names no requests in flight"
+        if any(level.rate for level in result.levels):
+            fact = f"this file of {result.source} was measured at fixed rates, not at requests in flight"
         raise HarnessError(fact, place=place, way_out="give one of a run with fixed concurrency")
     return out
 
 
-def _of_documents(found: Sequence[Any], place: str, readers: Sequence[Reader]) -> ForeignResult | None:
+def _of_documents(documents: Sequence[Any], place: str, readers: Sequence[Reader]) -> ForeignResult | None:
     """Return the levels of all documents or rows; None if no reader recognises them."""
-    found = [each for i, each in enumerate(found) if each not in found[:i]]  # a file that was appended to twice
-    reader = next((each for each in readers if not each.rows and all(map(each.matches, found))), None)
-    return _joined([reader.read(piece) for piece in found], place) if reader and found else None
+    documents = [each for i, each in enumerate(documents) if each not in documents[:i]]  # one may stand twice in a file
+    reader = next((each for each in readers if not each.rows and all(map(each.matches, documents))), None)
+    return _joined([reader.read(piece) for piece in documents], place) if reader and documents else None
 
 
 def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
@@ -187,13 +187,13 @@ def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
     """
     facts: dict[str, Any] = {}
     for name in SHARED:
-        known = list(dict.fromkeys(each for found in results if (each := getattr(found, name)) is not None))
+        known = list(dict.fromkeys(each for result in results if (each := getattr(result, name)) is not None))
         if len(known) > 1:
             fact = f"it has levels of {in_words(known[0])} and of {in_words(known[1])}"
             raise HarnessError(fact, place=place, way_out="give each a file of its own")
         facts[name] = known[0] if known else None
-    lacks = tuple(dict.fromkeys(lack for found in results for lack in found.lacks))
-    levels = [level for found in results for level in found.levels]
+    lacks = tuple(dict.fromkeys(lack for result in results for lack in result.lacks))
+    levels = [level for result in results for level in result.levels]
     return msgspec.structs.replace(results[0], levels=levels, lacks=lacks, **facts)
 
 
@@ -211,20 +211,20 @@ def _of_csv(text: str, place: str, readers: Sequence[Reader], *, plain: bool) ->
 # ---- which levels are points of a curve, by the rules of Knee's own --------------------------------------------------
 
 
-def _judged(found: ForeignResult) -> ForeignResult:
+def _judged(result: ForeignResult) -> ForeignResult:
     """Return the result with levels at which too many requests failed marked invalid, and what it lacks in words.
 
     A reader itself says which levels had fewer requests in flight.
     """
-    nothing = [level for level in found.levels if not (level.output_tokens_per_s or _fails(level))]
-    failing, low = [level for level in found.levels if _fails(level)], [e for e in found.levels if not e.in_flight_ok]
-    levels = [msgspec.structs.replace(level, valid=False) if _fails(level) else level for level in found.levels]
+    nothing = [level for level in result.levels if not (level.output_tokens_per_s or _fails(level))]
+    failing, low = [level for level in result.levels if _fails(level)], [e for e in result.levels if not e.in_flight_ok]
+    levels = [msgspec.structs.replace(level, valid=False) if _fails(level) else level for level in result.levels]
     words = [
         *([f"more than {FAILED:.0%} of the requests failed at {_loads(failing)}: not counted"] if failing else []),
         *([f"no output tokens per second at {_loads(nothing)}: not counted"] if nothing else []),
         *([f"fewer requests were in flight than asked for at {_loads(low)}"] if low else []),
     ]
-    return msgspec.structs.replace(found, levels=levels, lacks=(*found.lacks, *words))
+    return msgspec.structs.replace(result, levels=levels, lacks=(*result.lacks, *words))
 
 
 def _fails(level: ForeignLevel) -> bool:
@@ -259,14 +259,14 @@ def _of_json(text: str, most: int) -> list[Any]:
     >>> _of_json('{"a": 1}{"a": NaN}\\n[{"a": 3}, {"a": 4}]', 9)
     [{'a': 1}, {'a': None}, {'a': 3}, {'a': 4}]
     """
-    found: list[Any] = []
+    documents: list[Any] = []
     at = _end(text, 0)
-    while at < len(text) and len(found) <= most:
+    while at < len(text) and len(documents) <= most:
         value, at = _JSON.raw_decode(text, at)
         decoding.check(value, numbers=False)
-        found += value if isinstance(value, list) else [value]
+        documents += value if isinstance(value, list) else [value]
         at = _end(text, at)
-    return found
+    return documents
 
 
 def _end(text: str, at: int) -> int:

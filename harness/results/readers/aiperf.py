@@ -16,13 +16,13 @@ from harness.results.readers.level import LACKS, Latencies, Reader, at, positive
 _FORERUNNER = "genai-perf"
 
 
-def _matches(found: Any) -> bool:
-    return at(found, "output_token_throughput", "avg") is not None and at(found, "request_latency") is not None
+def _matches(document: Any) -> bool:
+    return at(document, "output_token_throughput", "avg") is not None and at(document, "request_latency") is not None
 
 
-def _load(found: Any) -> dict[str, Any]:
+def _load(document: Any) -> dict[str, Any]:
     """Return {"rate": …} or {"concurrency": …} of an AIPerf file, from the places where its versions keep them."""
-    config, values = at(found, "input_config"), at(found, "run_info", "variation_values")
+    config, values = at(document, "input_config"), at(document, "run_info", "variation_values")
     phases = at(config, "phases")
     phases = [phase for phase in phases if text(phase, "name") != "warmup"] if isinstance(phases, list) else []
     stimulus = at(config, "perf_analyzer", "stimulus")  # genai-perf writes this
@@ -33,11 +33,11 @@ def _load(found: Any) -> dict[str, Any]:
     return {"rate": rate} if rate else {"concurrency": next(filter(None, loads), None)}
 
 
-def _facts(found: Any) -> dict[str, Any]:
-    models = at(found, "input_config", "endpoint", "model_names") or at(found, "input_config", "model_names")
+def _facts(document: Any) -> dict[str, Any]:
+    models = at(document, "input_config", "endpoint", "model_names") or at(document, "input_config", "model_names")
     named = isinstance(models, list) and models and isinstance(models[0], str)
-    cut = {"lacks": (*LACKS, "its run was cancelled")} if at(found, "was_cancelled") is True else {}
-    source = {"source": _FORERUNNER} if at(found, "input_config", "perf_analyzer") is not None else {}
+    cut = {"lacks": (*LACKS, "its run was cancelled")} if at(document, "was_cancelled") is True else {}
+    source = {"source": _FORERUNNER} if at(document, "input_config", "perf_analyzer") is not None else {}
     return {"model": models[0][:200] if named else None, **source, **cut}
 
 
@@ -47,7 +47,7 @@ def _matches_rows(rows: Sequence[Sequence[str]]) -> bool:
 
 def _table(rows: Sequence[Sequence[str]]) -> list[dict[str, dict[str, str]]]:
     """Return AIPerf's CSV in the form of its JSON, {metric: {statistic: text}}; its blocks begin with headings."""
-    found: dict[str, dict[str, str]] = {}
+    table: dict[str, dict[str, str]] = {}
     heads: Sequence[str] = ()
     for row in rows:
         if row[:1] == ["Metric"]:
@@ -55,8 +55,8 @@ def _table(rows: Sequence[Sequence[str]]) -> list[dict[str, dict[str, str]]]:
         elif row:
             name, _, unit = row[0].partition(" (")  # "Time to First Token (ms)"
             cells = dict(zip(heads, row[1:], strict=False))
-            found[name.lower().replace(" ", "_")] = cells | {"unit": unit.removesuffix(")")}
-    return [found]
+            table[name.lower().replace(" ", "_")] = cells | {"unit": unit.removesuffix(")")}
+    return [table]
 
 
 JSON = Reader(

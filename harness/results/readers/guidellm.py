@@ -16,13 +16,13 @@ from typing import Any
 from harness.results.readers.level import Latencies, Reader, at, positive, text
 
 
-def _matches(found: Any) -> bool:
-    benchmarks = found.get("benchmarks") if isinstance(found, dict) else None
+def _matches(document: Any) -> bool:
+    benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
     return isinstance(benchmarks, list) and any(at(each, "metrics", "time_to_first_token_ms") for each in benchmarks)
 
 
-def _benchmarks(found: Any) -> list[Any]:
-    every = [each for each in found["benchmarks"] if isinstance(at(each, "metrics"), dict)]
+def _benchmarks(document: Any) -> list[Any]:
+    every = [each for each in document["benchmarks"] if isinstance(at(each, "metrics"), dict)]
     kinds = {text(_strategy(each), "type_") for each in every}
     swept = not kinds.isdisjoint(("throughput", "synchronous")) and not kinds.isdisjoint(("constant", "poisson"))
     return [{**each, "swept": swept} for each in every]
@@ -41,8 +41,8 @@ def _load(benchmark: Any) -> dict[str, Any]:
     }
 
 
-def _facts(found: Any) -> dict[str, Any]:
-    models = (text(benchmark, "config", "backend", "model") for benchmark in _benchmarks(found))
+def _facts(document: Any) -> dict[str, Any]:
+    models = (text(benchmark, "config", "backend", "model") for benchmark in _benchmarks(document))
     return {"model": next(filter(None, models), None)}
 
 

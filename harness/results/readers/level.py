@@ -106,12 +106,12 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
             unit = _seconds(text(tree, *self.unit_at.format(name=name).split(".")) or "")
         if unit is None:
             return Latency()
-        found: dict[str, float | None] = {}
+        figures: dict[str, float | None] = {}
         for ours in ("mean", "p50", "p90", "p95", "p99"):
             paths = (self.at.format(name=name, statistic=each).split(".") for each in self.names.get(ours, (ours,)))
             values = (number(tree, *path, unit=unit) for path in paths)
-            found[ours] = next((value for value in values if value is not None), None)
-        return Latency(**found)
+            figures[ours] = next((value for value in values if value is not None), None)
+        return Latency(**figures)
 
 
 def _seconds(unit: str) -> float | None:
@@ -159,10 +159,10 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] = LACKS  # what no file of the tool supports
     rows: bool = False
 
-    def read(self, found: Any) -> ForeignResult:
+    def read(self, document: Any) -> ForeignResult:
         """Return the result in a document that this reader matches: its levels and the facts about the run."""
-        levels = [level(tree, self.figures, self.latencies, **self.more(tree)) for tree in self.levels(found)]
-        return ForeignResult(levels=levels, **({"source": self.name, "lacks": self.lacks} | self.facts(found)))
+        levels = [level(tree, self.figures, self.latencies, **self.more(tree)) for tree in self.levels(document)]
+        return ForeignResult(levels=levels, **({"source": self.name, "lacks": self.lacks} | self.facts(document)))
 
 
 def at(tree: Any, *path: str) -> Any:
@@ -178,9 +178,9 @@ def at(tree: Any, *path: str) -> Any:
     return tree
 
 
-def has(found: Any, *names: str) -> bool:
+def has(document: Any, *names: str) -> bool:
     """Return whether it is a mapping that has all these names."""
-    return isinstance(found, Mapping) and found.keys() >= set(names)
+    return isinstance(document, Mapping) and document.keys() >= set(names)
 
 
 def number(tree: Any, *path: str, unit: float = 1.0) -> float | None:

@@ -21,13 +21,13 @@ from harness.results.readers import level
 from harness.results.readers.level import NO_ERROR, NO_SERVER, WHOLE_RUN, Latencies, Reader, at, count, positive, text
 
 
-def _is_inference_perf(found: Any) -> bool:
-    return at(found, "successes", "throughput") is not None and at(found, "successes", "latency") is not None
+def _is_inference_perf(document: Any) -> bool:
+    return at(document, "successes", "throughput") is not None and at(document, "successes", "latency") is not None
 
 
-def _load_of_inference_perf(found: Any) -> dict[str, Any]:
-    concurrency = positive(found, "load_summary", "concurrency")
-    rate = None if concurrency else positive(found, "load_summary", "requested_rate")
+def _load_of_inference_perf(document: Any) -> dict[str, Any]:
+    concurrency = positive(document, "load_summary", "concurrency")
+    rate = None if concurrency else positive(document, "load_summary", "requested_rate")
     return {"concurrency": concurrency, "rate": rate}
 
 
@@ -56,20 +56,20 @@ INFERENCE_PERF = Reader(
 _OLD, _NEW = ("metrics",), ("results", "request_performance", "aggregate")
 
 
-def _is_llm_d(found: Any) -> bool:
-    bases = [at(found, *base) for base in (_OLD, _NEW)]
+def _is_llm_d(document: Any) -> bool:
+    bases = [at(document, *base) for base in (_OLD, _NEW)]
     figures = any(at(each, "throughput") is not None and at(each, "requests") is not None for each in bases)
-    return figures and at(found, "scenario") is not None
+    return figures and at(document, "scenario") is not None
 
 
-def _levels_of_llm_d(found: Any) -> list[Any]:
+def _levels_of_llm_d(document: Any) -> list[Any]:
     """Return the level's figures, which the versions keep in two places, with the report that has its load."""
-    return [{"done": at(found, *_NEW) or at(found, *_OLD), "report": found}]
+    return [{"done": at(document, *_NEW) or at(document, *_OLD), "report": document}]
 
 
-def _extra_of_llm_d(found: Any) -> dict[str, Any]:
+def _extra_of_llm_d(document: Any) -> dict[str, Any]:
     """Return a level's load, and how many requests neither failed nor were cut off; with vLLM's tool a rate wins."""
-    load, requests = at(found["report"], "scenario", "load"), at(found["done"], "requests")
+    load, requests = at(document["report"], "scenario", "load"), at(document["done"], "requests")
     standard, own = at(load, "standardized"), at(load, "args")
     concurrency = positive(standard, "concurrency") or positive(own, "max_concurrency")
     rate = positive(standard, "rate_qps") or positive(own, "qps_values") or positive(own, "request_rate")
@@ -80,8 +80,8 @@ def _extra_of_llm_d(found: Any) -> dict[str, Any]:
     return {"concurrency": None if by_rate else concurrency, "rate": rate if by_rate else None, "requests": answered}
 
 
-def _facts_of_llm_d(found: Any) -> dict[str, Any]:
-    cards, engine, model = _stack(at(found, "scenario"))
+def _facts_of_llm_d(document: Any) -> dict[str, Any]:
+    cards, engine, model = _stack(at(document, "scenario"))
     names, counts = {text(card, "model") for card in cards}, [count(card, "count") for card in cards]
     return {
         "model": model,
@@ -129,20 +129,20 @@ LLM_D = Reader(
 # ---- InferenceX
 
 
-def _gpus(found: Any) -> int | None:
-    apart = [count(found, name) for name in ("num_prefill_gpu", "num_decode_gpu")]
+def _gpus(document: Any) -> int | None:
+    apart = [count(document, name) for name in ("num_prefill_gpu", "num_decode_gpu")]
     pools = [each for each in apart if each is not None]
-    return sum(pools) if pools else count(found, "num_gpus") or count(found, "tp")
+    return sum(pools) if pools else count(document, "num_gpus") or count(document, "tp")
 
 
-def _throughput_of_inferencex(found: Any) -> dict[str, Any]:
-    per_gpu, gpus = level.number(found, "output_tput_per_gpu"), count(found, "num_decode_gpu") or _gpus(found)
+def _throughput_of_inferencex(document: Any) -> dict[str, Any]:
+    per_gpu, gpus = level.number(document, "output_tput_per_gpu"), count(document, "num_decode_gpu") or _gpus(document)
     return {"output_tokens_per_s": per_gpu * gpus if per_gpu is not None and gpus else None}
 
 
-def _facts_of_inferencex(found: Any) -> dict[str, Any]:
+def _facts_of_inferencex(document: Any) -> dict[str, Any]:
     names = {"model": "model", "engine": "framework", "gpu": "hw", "precision": "precision"}
-    return {"gpus": _gpus(found), **{ours: text(found, theirs) for ours, theirs in names.items()}}
+    return {"gpus": _gpus(document), **{ours: text(document, theirs) for ours, theirs in names.items()}}
 
 
 INFERENCEX = Reader(

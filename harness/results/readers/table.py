@@ -44,21 +44,21 @@ def rows(text: str, place: str) -> list[Row]:
     separator = _separator(next((line for line in lines if line.strip()), ""))
     # strict: a quote that is never closed would make one cell of all lines behind it.
     read = csv.reader((f"{line}\n" for line in lines), delimiter=separator, skipinitialspace=True, strict=True)
-    found: list[Row] = []
+    rows: list[Row] = []
     try:
         for cells in read:
             row = Row(f"{place}, line {read.line_num}", [cell.strip() for cell in cells])
             if any(row.cells):
-                found.append(row)
-            if len(found) > _MOST_ROWS + 1:
+                rows.append(row)
+            if len(rows) > _MOST_ROWS + 1:
                 raise HarnessError(f"more than {_MOST_ROWS:,} points", place=place, way_out="fit the levels' means")
     except csv.Error as error:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_EXAMPLE) from None
     if separator != ",":
-        for row in found:  # spreadsheets write decimal points, or thousands, in many languages
+        for row in rows:  # spreadsheets write decimal points, or thousands, in many languages
             if cell := next(filter(_COMMA.fullmatch, row.cells), ""):
                 raise HarnessError(f"'{cell[:40]}' is not a number", place=row.place, way_out=_NUMBERS)
-    return found
+    return rows
 
 
 def _separator(header: str) -> str:
@@ -70,14 +70,14 @@ def _separator(header: str) -> str:
     return max(",;\t", key=header.count)
 
 
-def by_name(found: Sequence[Row]) -> list[dict[str, str]]:
+def by_name(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Return each row below the first as {name in the first row: cell}, without empty cells.
 
     >>> by_name([Row("", ["a", "b"]), Row("", ["1", ""]), Row("", ["2", "x"])])
     [{'a': '1'}, {'a': '2', 'b': 'x'}]
     """
-    names = found[0].cells
-    return [{name: cell for name, cell in zip(names, row.cells, strict=False) if cell} for row in found[1:]]
+    names = rows[0].cells
+    return [{name: cell for name, cell in zip(names, row.cells, strict=False) if cell} for row in rows[1:]]
 
 
 def points(text: str, place: str) -> ForeignResult:
@@ -92,8 +92,8 @@ def read(text: str, place: str) -> list[ForeignLevel]:
     >>> found.concurrency, found.output_tokens_per_s, found.se
     (2.0, 190.0, None)
     """
-    found = rows(text, place)
-    names = [name.lower() for name in found[0].cells] if found else []
+    table = rows(text, place)
+    names = [name.lower() for name in table[0].cells] if table else []
     for other, name in _OTHERS.items():
         if other in names and name not in names:
             names[names.index(other)] = name
@@ -104,13 +104,13 @@ def read(text: str, place: str) -> list[ForeignLevel]:
             raise HarnessError(f"two columns '{name}'", place=place, way_out="keep the one that is meant")
     for name in filter(names.__contains__, _ONE):
         at = names.index(name)
-        known = list(dict.fromkeys(row.cells[at] for row in found[1:] if len(row.cells) > at))
+        known = list(dict.fromkeys(row.cells[at] for row in table[1:] if len(row.cells) > at))
         if len(known) > 1:
             fact = f"it has levels of {known[0][:40]} and of {known[1][:40]}"
             raise HarnessError(fact, place=place, way_out="give each a file of its own")
-    if len(found) < 2:
+    if len(table) < 2:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
-    return [_level(names, row) for row in found[1:]]
+    return [_level(names, row) for row in table[1:]]
 
 
 def _level(names: Sequence[str], row: Row) -> ForeignLevel:

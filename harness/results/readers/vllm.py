@@ -30,63 +30,64 @@ _BOUND = 0.5  # share of a rate: a run that achieves less is held back by its bo
 _IN_FLIGHT = 0.8  # share of the load: the mean is over the whole run; Knee's own 0.95 is over a steady window
 
 
-def _matches(found: Any) -> bool:
+def _matches(document: Any) -> bool:
     """Return whether data has the field names of a result of vLLM's benchmark, whichever version wrote it."""
     return (
-        isinstance(found, dict)
-        and "output_throughput" in found
-        and not {"total_token_throughput", "mean_ttft_ms", "max_concurrency"}.isdisjoint(found)
+        isinstance(document, dict)
+        and "output_throughput" in document
+        and not {"total_token_throughput", "mean_ttft_ms", "max_concurrency"}.isdisjoint(document)
     )
 
 
-def _is_own(found: Any) -> bool:
-    return text(found, "tool") == KNEE
+def _is_own(document: Any) -> bool:
+    return text(document, "tool") == KNEE
 
 
-def _extra(found: Any) -> dict[str, Any]:
+def _extra(document: Any) -> dict[str, Any]:
     """Return a level's load, failures, lengths and requests in flight, by our names; its validity too if Knee wrote it.
 
     The load is a rate unless --max-concurrency held the throughput below it, else a concurrency unless that was ramped
     up.
     """
-    rate, prompts = positive(found, "request_rate"), positive(found, "num_prompts")
-    if rate and positive(found, "max_concurrency") and (number(found, "request_throughput") or rate) < _BOUND * rate:
+    rate, prompts = positive(document, "request_rate"), positive(document, "num_prompts")
+    limit = positive(document, "max_concurrency")
+    if rate and limit and (number(document, "request_throughput") or rate) < _BOUND * rate:
         rate = None  # the bound on requests in flight sets the pace
-    load = None if rate or text(found, "ramp_up_strategy") else positive(found, "max_concurrency")
-    known = {"concurrency": load, "rate": rate, "failed": _failed(found), **_lengths(found)}
-    if _is_own(found):
-        valid, in_flight_ok = level.validity(at(found, "verdicts"))
-        return known | {"valid": valid, "in_flight_ok": in_flight_ok, **level.own_point(found)}
+    load = None if rate or text(document, "ramp_up_strategy") else limit
+    known = {"concurrency": load, "rate": rate, "failed": _failed(document), **_lengths(document)}
+    if _is_own(document):
+        valid, in_flight_ok = level.validity(at(document, "verdicts"))
+        return known | {"valid": valid, "in_flight_ok": in_flight_ok, **level.own_point(document)}
     most = prompts if load and prompts and prompts < load else None  # more cannot have been in flight
     return known | {"in_flight": most, "in_flight_ok": most is None}
 
 
-def _facts(found: Any) -> dict[str, Any]:
-    model = text(found, "model_id")
-    if not _is_own(found):
+def _facts(document: Any) -> dict[str, Any]:
+    model = text(document, "model_id")
+    if not _is_own(document):
         return {"model": model}
-    simulated = at(found, "simulated") is True
+    simulated = at(document, "simulated") is True
     return {"model": model, "source": KNEE, "simulated": simulated, "lacks": (NO_SERVER,)}
 
 
-def _lengths(found: Any) -> dict[str, float | None]:
+def _lengths(document: Any) -> dict[str, float | None]:
     """Return the mean tokens of a request, by the sums in the file."""
-    done = whole(found, "completed")
-    sums = {each: number(found, f"total_{each}_tokens") for each in ("input", "output")}
+    done = whole(document, "completed")
+    sums = {each: number(document, f"total_{each}_tokens") for each in ("input", "output")}
     return {f"{each}_tokens_mean": total / done if total is not None and done else None for each, total in sums.items()}
 
 
-def _failed(found: Any) -> int | None:
+def _failed(document: Any) -> int | None:
     """Return the requests that failed; of a version that does not count them, those that were not completed."""
-    failed, prompts, done = (whole(found, name) for name in ("failed", "num_prompts", "completed"))
+    failed, prompts, done = (whole(document, name) for name in ("failed", "num_prompts", "completed"))
     return failed if failed is not None or prompts is None or done is None else max(0, prompts - done)
 
 
-def _of_sglang(found: Any) -> dict[str, Any]:
-    rate, in_flight = positive(found, "request_rate"), positive(found, "concurrency")
-    load = None if rate else positive(found, "max_concurrency")
+def _of_sglang(document: Any) -> dict[str, Any]:
+    rate, in_flight = positive(document, "request_rate"), positive(document, "concurrency")
+    load = None if rate else positive(document, "max_concurrency")
     enough = load is None or in_flight is None or in_flight >= _IN_FLIGHT * load
-    return {"concurrency": load, "rate": rate, "in_flight": in_flight, "in_flight_ok": enough, **_lengths(found)}
+    return {"concurrency": load, "rate": rate, "in_flight": in_flight, "in_flight_ok": enough, **_lengths(document)}
 
 
 READERS = {

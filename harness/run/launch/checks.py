@@ -59,9 +59,9 @@ async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> En
     allowed = bool(scenario.target.allow_different_replicas)
     target = msgspec.structs.replace(scenario.target, model=first.wire.codec.model)
     named = msgspec.structs.replace(scenario, target=target)
-    found, notes = [first], list(first.notes)
+    endpoints, notes = [first], list(first.notes)
     for url in urls[1:]:
-        used, secrets = found[-1].prompts.used, first.wire.secrets
+        used, secrets = endpoints[-1].prompts.used, first.wire.secrets
         as_first = msgspec.structs.replace(how, first_prompt=used, busy=None, any_model=allowed, secrets=secrets)
         replica = await _of_one(named, url, as_first)
         replica = msgspec.structs.replace(replica, model=msgspec.structs.replace(replica.model, name=first.model.name))
@@ -71,11 +71,11 @@ async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> En
                 raise HarnessError(fact, place=url, way_out=_SERVE_ALIKE)
             notes.append(f"{replica.address.place}: {fact}")
         notes += [note for note in replica.notes if note not in notes]
-        found.append(replica)
-    drop = frozenset().union(*(each.wire.codec.drop for each in found))
+        endpoints.append(replica)
+    drop = frozenset().union(*(endpoint.wire.codec.drop for endpoint in endpoints))
     wire = msgspec.structs.replace(first.wire, codec=msgspec.structs.replace(first.wire.codec, drop=drop))
-    prompts = msgspec.structs.replace(first.prompts, used=found[-1].prompts.used)
-    return msgspec.structs.replace(first, wire=wire, prompts=prompts, notes=tuple(notes), replicas=tuple(found))
+    prompts = msgspec.structs.replace(first.prompts, used=endpoints[-1].prompts.used)
+    return msgspec.structs.replace(first, wire=wire, prompts=prompts, notes=tuple(notes), replicas=tuple(endpoints))
 
 
 def differ(first: Endpoint, other: Endpoint) -> list[str]:
@@ -96,21 +96,22 @@ async def _of_one(scenario: Scenario, url: str, how: How) -> Endpoint:
     """Check one server; return it as endpoint, secrets hidden in its words: servers repeat what they are sent."""
     hide = tuple(sorted({*scenarios.secrets(scenario, os.environ), *how.secrets}))
     try:
-        found = await _checked(scenarios.resolved(scenario, os.environ), url, how)
+        endpoint = await _checked(scenarios.resolved(scenario, os.environ), url, how)
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
-    name = found.model.name if scenario.target.model else redact(found.model.name, hide)
+    name = endpoint.model.name if scenario.target.model else redact(endpoint.model.name, hide)
     return msgspec.structs.replace(
-        found,
-        wire=msgspec.structs.replace(found.wire, secrets=hide),
+        endpoint,
+        wire=msgspec.structs.replace(endpoint.wire, secrets=hide),
         model=msgspec.structs.replace(
-            found.model, name=name, models=tuple(redact(n, hide) for n in found.model.models)
+            endpoint.model, name=name, models=tuple(redact(n, hide) for n in endpoint.model.models)
         ),
         published=Published(
-            facts=redact_all(found.published.facts, hide), cache_config=redact_all(found.published.cache_config, hide)
+            facts=redact_all(endpoint.published.facts, hide),
+            cache_config=redact_all(endpoint.published.cache_config, hide),
         ),
-        notes=tuple(redact(note, hide) for note in found.notes),
+        notes=tuple(redact(note, hide) for note in endpoint.notes),
     )
 
 

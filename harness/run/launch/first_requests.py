@@ -106,17 +106,17 @@ async def _timed(
 
     (words of the last prompt, its answer, seconds that it took).
     """
-    near, found = 0.0 if requests.exact else _NEAR * wanted, None
-    while found is None or (abs(requests.off(wanted)) > near and requests.sent < _PROBES):
+    near, last = 0.0 if requests.exact else _NEAR * wanted, None
+    while last is None or (abs(requests.off(wanted)) > near and requests.sent < _PROBES):
         better = words
         if requests.counts:
             better = max(fewest, text.next_words(requests.counts, wanted, one_token=one_token))
-        if found is not None and better == words:
+        if last is not None and better == words:
             break
         words, began = better, time.monotonic()
         timed = await requests.send(words, requests.timed_tokens)
-        found = words, timed, time.monotonic() - began
-    return found
+        last = words, timed, time.monotonic() - began
+    return last
 
 
 def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessError:
@@ -145,16 +145,16 @@ def _unit(scenario: Scenario, counted: int | None) -> Unit:
     return Unit.DOCUMENTS if unit is Unit.INPUT_TOKENS and counted is None and not by_tokenizer else unit
 
 
-def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bool) -> list[str]:
+def _length_notes(scenario: Scenario, endpoint: Endpoint, wanted: int, *, exact: bool) -> list[str]:
     """Return notes on prompts whose tokens the server does not count, or counts other than `wanted`."""
-    counted = found.prompts.tokens
+    counted = endpoint.prompts.tokens
     notes = []
     if counted is None and not scenario.decodes:
         what = {Unit.DOCUMENTS: "throughput is in documents, and --tokenizer counts tokens"}
         by_words = "input tokens are those of the tokenizer, without special ones"
-        notes.append(f"the server counts no tokens: {what.get(found.unit, by_words)}")
+        notes.append(f"the server counts no tokens: {what.get(endpoint.unit, by_words)}")
     elif counted is None:
-        output = "the tokenizer's" if found.prompts.tokenizer_json else "chunks"
+        output = "the tokenizer's" if endpoint.prompts.tokenizer_json else "chunks"
         notes.append(f"the server gives no usage: input tokens are words, output tokens are {output}")
     elif counted != wanted:
         notes.append(

@@ -257,11 +257,11 @@ async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: floa
     """Return the pages of a pool's server; raise HarnessError if it publishes no figure that Knee knows."""
     there = msgspec.structs.replace(endpoint, wire=msgspec.structs.replace(endpoint.wire, figures=target))
     async with client(target, connect_s=CONNECT_S) as http:
-        found = await _pages(http, there, None, within_s)
-    if found.figures is None:
+        pages = await _pages(http, there, None, within_s)
+    if pages.figures is None:
         way_out = "give the Prometheus page of that server, or leave it out"
         raise HarnessError("none of its figures is known", place=f"--pool-metrics {name}", way_out=way_out)
-    return found
+    return pages
 
 
 async def must_export(url: str, target: Target, within_s: float) -> None:

@@ -70,7 +70,7 @@ async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncI
             content = codec.encoder.encode(request)
             place, tokens = endpoint.address.base + path, request.output_tokens
             try:
-                found = await asking.ask(
+                reply = await asking.ask(
                     api, path, content, target, tokens, place, request_id=request_id, keep_text=True
                 )
             except control.TransportError as error:
@@ -78,16 +78,16 @@ async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncI
                 return Reply(error="client_deadline" if late else "reset", message=str(error))
             except ProtocolError as error:
                 return Reply(error=error.error)
-            decoded = found.response
+            decoded = reply.response
             if decoded is None:
-                return Reply(error=refusals.http_error(found.status, found.message))
+                return Reply(error=refusals.http_error(reply.status, reply.message))
             first_ns = decoded.arrivals[0] if decoded.arrivals else time.monotonic_ns()
             return Reply(
                 text=decoded.text,
                 finish_reason=decoded.finish_reason,
                 error=decoded.error,
                 message=decoded.message,
-                first_s=(first_ns - found.began_ns) * 1e-9,
+                first_s=(first_ns - reply.began_ns) * 1e-9,
                 tokens=decoded.input_tokens,
                 cached=decoded.cached_tokens,
             )
@@ -108,11 +108,11 @@ async def with_canaries(spec: QualitySpec, target: Target, endpoint: Endpoint, n
 
 def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) -> Endpoint:
     """Return the endpoint with an earlier session's canaries; raise HarnessError if the file has other prompts now."""
-    found = read(spec)
-    if _digest(found) != unloaded.prompts_digest or len(found) != len(unloaded.digests):
+    canaries = read(spec)
+    if _digest(canaries) != unloaded.prompts_digest or len(canaries) != len(unloaded.digests):
         fact = "its prompts are not those that the run began with"
         raise HarnessError(fact, place=spec.file or "[quality]", way_out="undo the change, or start a new run")
-    return _answered(endpoint, found, unloaded)
+    return _answered(endpoint, canaries, unloaded)
 
 
 async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], endpoint: Endpoint, ask: Ask) -> Endpoint:
@@ -171,13 +171,13 @@ async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], 
     """Audit the prefix cache by requests without load; return the endpoint with the result."""
     note(f"auditing the prefix cache: {3 * ROUNDS} requests, one in flight")
     async with _asking(scenario.target, endpoint, "knee-audit") as ask:
-        found, rounds = await audit(scenario, endpoint, secrets.randbits(32), ask)
-    note(found.sentence)
+        cache, rounds = await audit(scenario, endpoint, secrets.randbits(32), ask)
+    note(cache.sentence)
     used = endpoint.prompts.used + rounds
     return msgspec.structs.replace(
         endpoint,
         prompts=msgspec.structs.replace(endpoint.prompts, used=used),
-        alone=msgspec.structs.replace(endpoint.alone, cache=found),
+        alone=msgspec.structs.replace(endpoint.alone, cache=cache),
     )
 
 
@@ -191,8 +191,8 @@ async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> 
     own = None if scenario.has_tasks else source(scenario, prompts)
     fresh = together(scenario, made)
     new, again, loads = list[Reply](), list[Reply](), list[Reply]()
-    found, number = None, 0
-    while found is None or (found.outcome == "unclear" and number < MOST_ROUNDS):
+    cache, number = None, 0
+    while cache is None or (cache.outcome == "unclear" and number < MOST_ROUNDS):
         request = await asyncio.to_thread(fresh.request, number)
         new.append(await ask(request))
         again.append(await ask(request))
@@ -204,8 +204,8 @@ async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> 
             place = f"--audit-cache, {endpoint.address.place}"
             raise HarnessError(fact, place=place, way_out="see the server's log")
         number += 1
-        found = judged(new, again, loads) if number % ROUNDS == 0 else found
-    return found, number
+        cache = judged(new, again, loads) if number % ROUNDS == 0 else cache
+    return cache, number
 
 
 def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -> CacheAudit:

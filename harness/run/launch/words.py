@@ -59,18 +59,18 @@ async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tupl
     if process.returncode:
         fact = f"loading it ended with status {process.returncode}"
         raise HarnessError(f"no tokenizer there ({fact})", place=place, way_out=way_out)
-    found: _Found | _Failed = msgspec.msgpack.decode(output, type=_Found | _Failed)
-    if isinstance(found, _Failed):
-        if found.code:
+    answer: _Found | _Failed = msgspec.msgpack.decode(output, type=_Found | _Failed)
+    if isinstance(answer, _Failed):
+        if answer.code:
             raise HarnessError(
                 "it is a tokenizer with code of its own, which is not run",
                 place=place,
                 way_out=f"read it, then {_TRUST}",
             )
-        raise HarnessError(f"no tokenizer there ({found.fact})", place=place, way_out=way_out)
-    if len(found.words) < _FEWEST:
-        raise HarnessError(f"only {len(found.words)} words are one token each", place=place, way_out="leave it out")
-    return found.words, found.tokenizer_json
+        raise HarnessError(f"no tokenizer there ({answer.fact})", place=place, way_out=way_out)
+    if len(answer.words) < _FEWEST:
+        raise HarnessError(f"only {len(answer.words)} words are one token each", place=place, way_out="leave it out")
+    return answer.words, answer.tokenizer_json
 
 
 def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:

@@ -73,11 +73,11 @@ def loaded(recipe: Recipe, model: str) -> str:
     folder = Path(model)
     if not recipe.model_file or not folder.is_dir():
         return model
-    found = sorted(folder.glob(recipe.model_file))
-    if len(found) != 1:
-        fact = f"{len(found)} files {recipe.model_file} in it, where {recipe.title} loads one"
+    files = sorted(folder.glob(recipe.model_file))
+    if len(files) != 1:
+        fact = f"{len(files)} files {recipe.model_file} in it, where {recipe.title} loads one"
         raise HarnessError(fact, place=str(folder), way_out="name the file by `model` of its [[stack]]")
-    return str(found[0])
+    return str(files[0])
 
 
 def servers(stack: Stack) -> Iterator[tuple[str, Pool, int]]:
@@ -264,17 +264,17 @@ def stacks(specs: Sequence[StackSpec], *, foreign: bool = False) -> list[Stack]:
     if not specs:
         way_out = "give --stack NAME for each; `knee stacks list` shows them"
         raise HarnessError("no stack to run", place="--stack", way_out=way_out)
-    found: list[Stack] = []
+    stacks: list[Stack] = []
     for spec in specs:
         own = os.sep in spec.recipe or spec.recipe.endswith(".toml")
         if not own and spec.recipe not in names():
             raise HarnessError("no shipped recipe", place=spec.recipe, way_out=nearest(spec.recipe, names()))
         name = spec.name or (Path(spec.recipe).stem if own else spec.recipe)
         levelmap.must_name_a_folder(name, "stack", spec.recipe)
-        if name in [each.spec.name for each in found]:
+        if name in [stack.spec.name for stack in stacks]:
             raise HarnessError(
                 f"two stacks are called {name}", place=spec.recipe, way_out="give each a name of its own"
             )
         recipe = recipes.load(Path(spec.recipe)) if own else shipped(spec.recipe)
-        found.append(Stack(spec=msgspec.structs.replace(spec, name=name), recipe=recipe, own=own or foreign))
-    return found
+        stacks.append(Stack(spec=msgspec.structs.replace(spec, name=name), recipe=recipe, own=own or foreign))
+    return stacks

@@ -78,22 +78,22 @@ def running(
                 asyncio.run(healthy(starting.port, starting.health, _over(server), recipe.ready_within))
             starting, server = last, started.enter_context(owned(last, stop_s=recipe.stop_within, cpus=cpus))
             called = commands.served(recipe, commands.loaded(recipe, model))
-            found = asyncio.run(first_answer(last.port, recipe.health, api, called, _over(server), recipe.ready_within))
-            ready_s = found.ready_at - began
+            first = asyncio.run(first_answer(last.port, recipe.health, api, called, _over(server), recipe.ready_within))
+            ready_s = first.ready_at - began
             start = StackStart(
                 name=name,
                 command=commands.shown(last.words),
                 version=version or None,
                 start_to_ready_s=round(ready_s, 3),
-                first_answer_s=None if found.answer_s is None else round(found.answer_s, 3),
+                first_answer_s=None if first.answer_s is None else round(first.answer_s, 3),
                 pools=[
                     PoolServer(name=each.pool, url=_url(each), command=commands.shown(each.words)) for each in made[:-1]
                 ]
                 or UNSET,
             )
-            answered = "" if found.answer_s is None else f", its first answer took {found.answer_s:.2f} s"
+            answered = "" if first.answer_s is None else f", its first answer took {first.answer_s:.2f} s"
             note(f"{name} is ready after {ready_s:.1f} s{answered}")
-            yield Endpoint(_url(last), found.model, start)
+            yield Endpoint(_url(last), first.model, start)
     except NotReadyError as error:
         assert server is not None
         whose = f"{name}, {starting.pool}" if starting.pool else name

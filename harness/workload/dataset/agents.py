@@ -63,13 +63,13 @@ def waits(spans: Mapping[str, Waiting]) -> dict[str, tuple[str, ...]]:
         inner = _Siblings(spans, children.get(name, ()), last)
         last[name] = (name,) if spans[name].request else inner.before(None)
         left = _less(left, last[name])
-    found: dict[str | None, tuple[str, ...]] = {None: ()}
+    parents: dict[str | None, tuple[str, ...]] = {None: ()}
     for parent in (None, *order):
         siblings = _Siblings(spans, children.get(parent, ()), last)
         for name in children.get(parent, ()):
-            found[name] = siblings.before(spans[name].began) or found[parent]
-            left = _less(left, found[name])
-    return {name: found[name] for name in spans}
+            parents[name] = siblings.before(spans[name].began) or parents[parent]
+            left = _less(left, parents[name])
+    return {name: parents[name] for name in spans}
 
 
 def _downwards(children: Mapping[str | None, Sequence[str]]) -> list[str]:

@@ -102,20 +102,20 @@ def open_dataset(path: Path, format: str | None = None, columns: Mapping[str, st
             raise HarnessError("a folder without requests.parquet", place=str(folder), way_out="give a file of it")
     if format is not None:
         return Dataset(path, reader(format, str(path)))
-    first, found = _fields(path)
+    first, fields = _fields(path)
     if columns:
         for name in columns.values():
-            if name not in found:
+            if name not in fields:
                 fact = f"it has no field {name!r}"
-                raise HarnessError(fact, place=f"--fields of {path}", way_out=nearest(name, found))
+                raise HarnessError(fact, place=f"--fields of {path}", way_out=nearest(name, fields))
         of_columns = plain.mapped(columns, str(path))
-        return Dataset(path, of_columns, tuple(plain.unread(found, of_columns.record)))
-    wrong, right = plain.meant(found)
+        return Dataset(path, of_columns, tuple(plain.unread(fields, of_columns.record)))
+    wrong, right = plain.meant(fields)
     if wrong:
         way_out = f"did you mean {right!r}? --dataset plain:{path} leaves it out"
         raise HarnessError(f"no reader knows the field {wrong!r}", place=str(path), way_out=way_out)
     recognised = readers()[recognise(path, first)]
-    return Dataset(path, recognised, () if recognised.complete else tuple(plain.unread(found, recognised.record)))
+    return Dataset(path, recognised, () if recognised.complete else tuple(plain.unread(fields, recognised.record)))
 
 
 class _Clock:
@@ -183,30 +183,30 @@ def _fields(path: Path) -> tuple[list[str], list[str]]:
         return container.columns(path), container.columns(path)
     wrong: HarnessError | None = None
     first: list[str] = []
-    found: dict[str, None] = {}  # in their order
+    fields: dict[str, None] = {}  # in their order
     for place, record in islice(container.records(path, dict[str, msgspec.Raw]), _FIRST):
         if isinstance(record, Exception):
             wrong = wrong or _broken(path, place, "an object", record)
             continue
         first = first or list(record)
-        found |= dict.fromkeys(record)
+        fields |= dict.fromkeys(record)
         with contextlib.suppress(*decoding.WRONG):
             if "body" in record:
-                found |= dict.fromkeys(msgspec.json.decode(record["body"], type=dict[str, msgspec.Raw]))
+                fields |= dict.fromkeys(msgspec.json.decode(record["body"], type=dict[str, msgspec.Raw]))
             for turn in msgspec.json.decode(record.get("turns", b"[]"), type=list[dict[str, msgspec.Raw]]):
-                found |= dict.fromkeys(turn)
+                fields |= dict.fromkeys(turn)
     if not first:
         raise wrong or HarnessError("holds no objects", place=str(path), way_out="give a file that holds requests")
-    return [*first, *(name for name in BRANCHES if name in found)], list(found)
+    return [*first, *(name for name in BRANCHES if name in fields)], list(fields)
 
 
-def recognise(path: Path, found: Sequence[str]) -> str:
-    """Return the only format whose fields are all among `found`; raise HarnessError for none, or for several.
+def recognise(path: Path, fields: Sequence[str]) -> str:
+    """Return the only format whose fields are all among `fields`; raise HarnessError for none, or for several.
 
     >>> recognise(Path("x.csv"), ["Timestamp", "Model", "Request tokens", "Response tokens"])
     'burstgpt'
     """
-    fit = {name: keys for name, each in readers().items() for keys in each.keys if keys.issubset(found)}
+    fit = {name: keys for name, each in readers().items() for keys in each.keys if keys.issubset(fields)}
     # A format whose fields are some of another's is meant only if the other does not fit.
     possible = [name for name, keys in fit.items() if not any(keys < others for others in fit.values())]
     possible.sort(key=lambda name: name == "plain")  # the general one is the last that an error names
@@ -215,8 +215,8 @@ def recognise(path: Path, found: Sequence[str]) -> str:
     if possible:
         raise HarnessError(f"it could be {' or '.join(possible)}", place=str(path), way_out="name its format")
     # A header may be any text, also a secret: what of it is no name that files have is not shown.
-    listed = [name for name in found if plain.is_field(name) or files.container(path) is not files.DELIMITED]
-    if len(found) == 1 and files.container(path) is files.DELIMITED and not plain.is_field(found[0]):
+    listed = [name for name in fields if plain.is_field(name) or files.container(path) is not files.DELIMITED]
+    if len(fields) == 1 and files.container(path) is files.DELIMITED and not plain.is_field(fields[0]):
         way_out = """write each line like {"prompt": "…"}, or begin it with the line: prompt"""
         raise HarnessError("it is text without columns", place=str(path), way_out=way_out)
     fact = "none of its fields is known to hold prompts, or lengths of prompts and of answers"

@@ -110,13 +110,13 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
     return decode
 
 
-def _without_nulls(found: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """Return decoded JSON without the nulls of its records; what may be sent stays as it is."""
-    if isinstance(found, list):
-        return [_without_nulls(each) for each in found]
-    if not isinstance(found, dict):
-        return found
-    return {name: each if name in _SENT else _without_nulls(each) for name, each in found.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: each if name in _SENT else _without_nulls(each) for name, each in value.items() if each is not None}
 
 
 def json_lines(path: Path, kind: type[T]) -> Found[T]:
@@ -139,11 +139,11 @@ def json_array(path: Path, kind: type[T]) -> Found[T]:
     """
     decode = _decoder(kind)
     with files.opened(path) as file:
-        for line, byte, found in _objects(_Window(file)):
-            if isinstance(found, bytes):
-                yield decoded(decode, found, line, byte)
+        for line, byte, value in _objects(_Window(file)):
+            if isinstance(value, bytes):
+                yield decoded(decode, value, line, byte)
             else:
-                yield place(line, byte), found
+                yield place(line, byte), value
 
 
 class _Window:

@@ -103,14 +103,14 @@ class _Usage(msgspec.Struct, frozen=True):
     completion_tokens: Tokens | None = None
 
 
-def _captured(found: Capture, place: str) -> Iterator[Row]:
+def _captured(capture: Capture, place: str) -> Iterator[Row]:
     """Yield the request of a body, with the lengths that its answer counted."""
-    if "endpointInput" not in found.payloads:
+    if "endpointInput" not in capture.payloads:
         raise ValueError("it has no endpointInput")
-    body = found.payloads["endpointInput"].decoded()
+    body = capture.payloads["endpointInput"].decoded()
     usage = _Usage()
     with contextlib.suppress(KeyError, *decoding.WRONG):  # it is not captured, or a stream
-        answer = msgspec.json.decode(found.payloads["endpointOutput"].decoded(), type=dict[str, msgspec.Raw])
+        answer = msgspec.json.decode(capture.payloads["endpointOutput"].decoded(), type=dict[str, msgspec.Raw])
         usage = msgspec.json.decode(answer["usage"], type=_Usage)
     asked = msgspec.json.decode(body, type=dict[str, Any])
     if isinstance(inner := asked.get("parameters"), dict):  # text-generation-inference has them here
@@ -118,7 +118,7 @@ def _captured(found: Capture, place: str) -> Iterator[Row]:
     for row in rows_of(msgspec.convert(asked, record_type(), strict=False), place):
         yield msgspec.structs.replace(
             row,
-            at_s=seconds(found.event.inference_time),
+            at_s=seconds(capture.event.inference_time),
             at_ms=None,
             input_tokens=usage.prompt_tokens or row.input_tokens,
             output_tokens=usage.completion_tokens or row.output_tokens,

@@ -44,17 +44,17 @@ class Entry(msgspec.Struct, frozen=True):
     output: Any = None
 
 
-def messages(found: list[Entry] | str) -> list[Message]:
+def messages(stored: list[Entry] | str) -> list[Message]:
     """Return the messages of a list, or of its JSON in a cell; raise ValueError for a role that nobody knows."""
-    listed = msgspec.json.decode(found, type=list[Entry]) if isinstance(found, str) else found
+    listed = msgspec.json.decode(stored, type=list[Entry]) if isinstance(stored, str) else stored
     return [message for number, each in enumerate(listed, 1) for message in _messages(each, number)]
 
 
-def text(found: Any) -> str:
+def text(content: Any) -> str:
     """Return the text of a message or of a system prompt, which may be in parts."""
-    if isinstance(found, list):
-        return "".join(part["text"] for part in found if isinstance(part, dict) and isinstance(part.get("text"), str))
-    return found if isinstance(found, str) else ""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else ""
 
 
 def tools(found: Any, notes: list[str]) -> tuple[dict[str, Any], ...] | None:
@@ -69,11 +69,11 @@ def tools(found: Any, notes: list[str]) -> tuple[dict[str, Any], ...] | None:
         return None
 
 
-def _tool(found: dict[str, Any]) -> dict[str, Any]:
-    if "function" in found or "name" not in found:
-        return found
-    function = {name: value for name, value in found.items() if name not in ("type", "input_schema", "cache_control")}
-    schema = {"parameters": found["input_schema"]} if "input_schema" in found else {}
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if "function" in tool or "name" not in tool:
+        return tool
+    function = {name: value for name, value in tool.items() if name not in ("type", "input_schema", "cache_control")}
+    schema = {"parameters": tool["input_schema"]} if "input_schema" in tool else {}
     return {"type": "function", "function": function | schema}
 
 

@@ -147,35 +147,35 @@ def values(record: msgspec.Struct) -> tuple[Values, list[str]]:
     """
     every = msgspec.structs.astuple(record)
     there = list(compress(zip(_EACH, every, strict=True), map(is_not, every, repeat(None))))  # most are None: in C
-    found = {meaning: value for (meaning, _), value in reversed(there)}  # the first name's, at last
-    if isinstance(listed := found.get("prompt"), list):
-        meant, read = "prompt", found.pop("prompt")
+    chosen = {meaning: value for (meaning, _), value in reversed(there)}  # the first name's, at last
+    if isinstance(listed := chosen.get("prompt"), list):
+        meant, read = "prompt", chosen.pop("prompt")
         if (texts := all(isinstance(each, str) for each in listed)) and len(listed) < 2:
             read = "".join(listed)
-        elif found.keys().isdisjoint(("messages", "turns")) and not isinstance(found.get("input"), list):
+        elif chosen.keys().isdisjoint(("messages", "turns")) and not isinstance(chosen.get("input"), list):
             meant = "turns" if texts else "messages"
         there = [
             ((meant, name), read) if value is listed else ((meaning, name), value) for (meaning, name), value in there
         ]
-        found[meant] = read
+        chosen[meant] = read
     try:
-        return msgspec.convert(found, Values, strict=False), []
+        return msgspec.convert(chosen, Values, strict=False), []
     except decoding.WRONG:
         return _tolerant(there)
 
 
 def _tolerant(there: list[tuple[tuple[str, str], Any]]) -> tuple[Values, list[str]]:
     """Return the values of a record that can be converted, each tried alone, with a note on every other."""
-    found, notes = Values(), []
+    values, notes = Values(), []
     for (meaning, name), value in there:
         try:
             read = getattr(msgspec.convert({meaning: value}, Values, strict=False), meaning)
         except decoding.WRONG:
             notes.append(f"{name} cannot be read and is left out")
         else:
-            if getattr(found, meaning) is None:
-                found = msgspec.structs.replace(found, **{meaning: read})
-    return found, notes
+            if getattr(values, meaning) is None:
+                values = msgspec.structs.replace(values, **{meaning: read})
+    return values, notes
 
 
 def mapped(columns: Mapping[str, str], place: str) -> Reader:
@@ -197,20 +197,20 @@ def is_field(name: str) -> bool:
     return any(name == known for _, known in _EACH) or _looks_like_work(name)
 
 
-def unread(found: Iterable[str], kind: type[Any]) -> list[str]:
+def unread(fields: Iterable[str], kind: type[Any]) -> list[str]:
     """Return those names of a file that a record of this kind leaves out and that look like work."""
     read = {field.encode_name for field in msgspec.structs.fields(kind)}
-    return [name for name in found if name not in read | _NO_WORK and _looks_like_work(name)]
+    return [name for name in fields if name not in read | _NO_WORK and _looks_like_work(name)]
 
 
-def meant(found: Collection[str]) -> tuple[str, str]:
+def meant(fields: Collection[str]) -> tuple[str, str]:
     """Return the first of a file's names that misspells one of a meaning it has no name for, and that; else ("", "").
 
     Left out is one in the plural, which may be a list of others, one with a number, as in a series, and one that
     differs by capitals.
     """
-    left = [name for name in found if not any(name == known for _, known in _EACH)]
-    missing = [name for names in NAMES.values() if set(names).isdisjoint(found) for name in names]
+    left = [name for name in fields if not any(name == known for _, known in _EACH)]
+    missing = [name for names in NAMES.values() if set(names).isdisjoint(fields) for name in names]
     for name in left[:_COMPARED]:
         right = misspelled(name, missing)
         same = name.lower().removesuffix("s") == right.lower().removesuffix("s")
@@ -255,81 +255,81 @@ def turns_of(turns: Iterable[dict[str, Any]], session: str | int, place: str) ->
             yield msgspec.structs.replace(row, session=str(session))
 
 
-def _row(found: Values, notes: list[str], place: str) -> Row:
+def _row(values: Values, notes: list[str], place: str) -> Row:
     """Return a row from a record's values, noting what is unsent; raise ValueError without prompt and length."""
-    prompt, answer, whole = _prompt(found, notes), found.answer, False
+    prompt, answer, whole = _prompt(values, notes), values.answer, False
     if isinstance(prompt, tuple):
         if prompt and prompt[-1].role == "assistant":
             prompt, answer = prompt[:-1], prompt[-1].text or answer
         whole = any(message.role == "assistant" for message in prompt)
-    if prompt is None and found.input_tokens is None:
+    if prompt is None and values.input_tokens is None:
         if any(f"{name} cannot be read and is left out" in notes for name in NAMES["prompt"]):
             raise ValueError("its prompt is no text, nor a list of texts or of messages: lists of numbers are not read")
         raise ValueError("it has neither 'prompt', nor 'messages', nor 'input_tokens'")
     if prompt is not None:
         if not (prompt.strip() if isinstance(prompt, str) else any(_holds(message) for message in prompt)):
             raise ValueError("its prompt is empty")
-        if (system := text(found.system)).strip():
+        if (system := text(values.system)).strip():
             prompt = (Message("system", system), *((Message("user", prompt),) if isinstance(prompt, str) else prompt))
-    if found.media and found.media not in _NO_MEDIA:
+    if values.media and values.media not in _NO_MEDIA:
         notes.append("images are left out")
     if prompt is not None:
-        notes += _not_sent(found)
-    at_s, at_ms = _came_at(found)
-    defined, took_s = tools(found.tools, notes), None if found.took_ms is None else found.took_ms / 1e3
+        notes += _not_sent(values)
+    at_s, at_ms = _came_at(values)
+    defined, took_s = tools(values.tools, notes), None if values.took_ms is None else values.took_ms / 1e3
     return Row(
         place=place,
         prompt=prompt,
         answer=answer,
-        input_tokens=found.input_tokens,
-        output_tokens=found.output_tokens,
+        input_tokens=values.input_tokens,
+        output_tokens=values.output_tokens,
         at_s=at_s,
         at_ms=at_ms,
-        session=_session(found.session),
-        pause_s=None if found.pause_ms is None else found.pause_ms / 1e3,
-        hashes=None if found.hashes is None else tuple(found.hashes),
-        block=found.block or BLOCK,
+        session=_session(values.session),
+        pause_s=None if values.pause_ms is None else values.pause_ms / 1e3,
+        hashes=None if values.hashes is None else tuple(values.hashes),
+        block=values.block or BLOCK,
         tools=defined,
         whole=whole,
         notes=tuple(notes),
-        model=found.model or "",
-        cancel_s=took_s if found.canceled and not found.cancel_s else found.cancel_s,
+        model=values.model or "",
+        cancel_s=took_s if values.canceled and not values.cancel_s else values.cancel_s,
         took_s=took_s,
     )
 
 
-def _came_at(found: Values) -> tuple[float | None, float | None]:
+def _came_at(values: Values) -> tuple[float | None, float | None]:
     """Return (seconds, milliseconds) at which a request came: one of them by the field that is set, or none."""
-    at = found.at_ms if found.at_s is None else found.at_s
+    at = values.at_ms if values.at_s is None else values.at_s
     if isinstance(at, datetime):
         return seconds(at), None
-    return (None, at) if found.at_s is None else (at, None)
+    return (None, at) if values.at_s is None else (at, None)
 
 
-def _not_sent(found: Values) -> Iterator[str]:
+def _not_sent(values: Values) -> Iterator[str]:
     """Yield a note for each setting of a recorded request that Knee does not send, unless it is the default anyway."""
-    if found.choices not in (None, 1, "1"):
+    if values.choices not in (None, 1, "1"):
         yield "n is left out: every request is answered once"
-    if found.response_format not in (None, {"type": "text"}):
+    if values.response_format not in (None, {"type": "text"}):
         yield "response_format is left out"
-    if found.tool_choice not in (None, "auto"):
+    if values.tool_choice not in (None, "auto"):
         yield "tool_choice is left out"
 
 
-def _prompt(found: Values, notes: list[str]) -> str | tuple[Message, ...] | None:
+def _prompt(values: Values, notes: list[str]) -> str | tuple[Message, ...] | None:
     """Return the text or the messages of a row; None if it has a length alone.
 
     A text `input` follows the `prompt`. A prompt beside messages that lack it is left out, which is added to `notes`.
     """
-    listed = found.input if found.messages is None and isinstance(found.input, list) else found.messages
+    listed = values.input if values.messages is None and isinstance(values.input, list) else values.messages
     if listed is not None:
         read = messages(listed)
-        if found.prompt and found.prompt not in [message.content for message in read]:
+        if values.prompt and values.prompt not in [message.content for message in read]:
             notes.append("a prompt beside messages is left out")
         return tuple(read)
-    if isinstance(found.input, str):
-        return "\n\n".join(each for each in (found.prompt, found.input) if each)
-    return found.prompt
+    if isinstance(values.input, str):
+        return "\n\n".join(each for each in (values.prompt, values.input) if each)
+    return values.prompt
 
 
 def _holds(message: Message) -> bool:
