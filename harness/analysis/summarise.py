@@ -41,6 +41,7 @@ from harness.data.record import Level, LevelNote, Role
 from harness.data.server_metrics import Figure
 from harness.data.summary import (
     BEYOND,
+    NONE,
     Check,
     Cost,
     Curve,
@@ -184,18 +185,20 @@ def _with_prediction(fitted: Curve, run: Result) -> Curve:
 def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
     """Return the curve; where levels above all others failed, only with levels below these to measure next.
 
-    Of a curve that still rises it is one between, else the lowest that failed. What a server refuses is not among them.
+    Of a curve that still rises it is one between, where there is room for a doubling, else those that failed, which is
+    to be mended first. What a server refuses at so many in flight is not among them.
     """
     last = max((level.concurrency or 0 for level in levels if usable(level, Purpose.POINT)), default=0)
     above = [level for level in levels if (level.concurrency or 0) > last and errors_above_1_percent.voids(level)]
     if fitted.settle is None or not above:
         return fitted
-    fails = min(level.concurrency or 0 for level in above)
-    refused = 1 + min((level.taken_at_once for level in above if level.taken_at_once), default=fails)
+    failed = sorted({level.concurrency or 0 for level in above})
+    fails = failed[0]
+    refused = 1 + min((level.taken_at_once for level in above if level.taken_at_once), default=failed[-1])
     wanted = [C for C in fitted.settle.levels if fails > C]
     if fitted.state == BEYOND:
         middle = round(math.sqrt(last * min(fails, refused)))
-        wanted = [middle if last < middle < fails else fails]
+        wanted = [middle] if last < middle and fails > 2 * last else failed
     settle = Settle([C for C in wanted if refused > C])
     expected = fitted.expected_concurrency
     if expected is None or expected < fails:
@@ -252,11 +255,14 @@ def lost(run: Result) -> int:
 def exit_status(summary: Summary, *, slo_fail: bool = False) -> ExitStatus:
     """Return DONE, or UNSETTLED when the answer rests on an invalid level, or not all that was asked for is measured.
 
+    It is UNSETTLED, too, where no knee is left without the invalid levels.
     With `slo_fail` MISSED where the SLO is missed, UNSETTLED where it is open. It is missed where the lowest load that
     says anything of it missed it.
     """
     levels = _counting(summary.levels)
-    if not summary.complete or (summary.levels and not levels):
+    left_out = len(levels) < sum(level.role is not Role.LOSS for level in summary.levels)
+    no_knee = not levels or (summary.curve is not None and summary.knee.state == NONE)
+    if not summary.complete or (left_out and no_knee):
         return ExitStatus.UNSETTLED
     sound = all(usable(level, Purpose.ANSWER) for level in levels)
     if not sound or any(verdict.level == Gravity.INVALID for verdict in summary.verdicts):

@@ -12,7 +12,7 @@ from harness.analysis import slo
 from harness.analysis.answer import headline, of_ramp, own_knee
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.observed import quota_limited
-from harness.analysis.rules.requests import fails_to_its_end, stalled
+from harness.analysis.rules.requests import errors_above_1_percent, fails_to_its_end, stalled
 from harness.base.units import span
 from harness.data.judgement import AGREES, Cause, Outcome
 from harness.data.machines import Amount
@@ -70,7 +70,11 @@ def _to_do_first(summary: Summary) -> str:
         return f"raise the server's limit: it refuses more than {taken} at once"
     limited = [level for level in summary.levels if any(map(quota_limited.made, level.verdicts))]
     refused = {level.concurrency or 0 for level in limited}
-    return f"get a higher quota: it refuses requests at {load(False, *sorted(refused))}" if refused else ""
+    if refused:
+        return f"get a higher quota: it refuses requests at {load(False, *sorted(refused))}"
+    again = summary.curve.settle.levels if summary.curve and summary.curve.settle else []
+    failed = {level.concurrency or 0 for level in summary.levels if errors_above_1_percent.voids(level)} & set(again)
+    return f"see why requests fail at {load(False, *sorted(failed))}" if failed else ""
 
 
 def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
@@ -85,10 +89,9 @@ def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
     own, loads = own_knee(summary), [each.concurrency for each in of_ramp(summary.levels) if each.concurrency]
     if own.state not in (PROVISIONAL, BEYOND) or len(set(loads)) < 2:
         return []
-    settle = "".join(
-        f"to settle it, {each.value}" for each in _settle(summary.curve, loads, "in flight", _to_do_first(summary))
-    )
-    if quick and not (settle and summary.curve and summary.curve.settle and not summary.curve.settle.levels):
+    first = _to_do_first(summary)
+    settle = "".join(f"to settle it, {each.value}" for each in _settle(summary.curve, loads, "in flight", first))
+    if quick and not first:
         settle = f"{settle}, as a run without --quick does" if settle else "a run without --quick settles it"
     if own.state == BEYOND:
         return [Fact("To settle it", settle.removeprefix("to settle it, "))] if settle else []

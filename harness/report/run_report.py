@@ -43,7 +43,7 @@ _WORDS = 120  # characters of what the server said
 _SERVER = "see the server's log"
 _WAYS_OUT = {
     "http_429": "--max-rps R keeps its quota",
-    "http_4xx": "send what it takes: --api-key-env, --model, --omit FIELD, --extra-body",
+    "http_4xx": "send what it takes: --input-tokens, --api-key-env, --model, --omit FIELD, --extra-body",
     "refused": "is the server still there? --wait TIME waits for it",
     "connect": "is the server still there? --wait TIME waits for it",
     "client_deadline": "--request-timeout TIME waits for longer",

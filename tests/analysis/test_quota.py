@@ -59,10 +59,10 @@ WINDOW = Level(0, 8, 0, 0.0, 5.0, SECONDS, SECONDS)
 
 
 def test_refusals_are_named() -> None:
-    (said,) = quota_limited.findings(Observed(s=failed(http_429=3)))
+    (said,) = quota_limited.findings(Observed(s=failed(http_429=5)))
     assert said.at == 8
-    assert "3 of 100 requests were refused with 429: the quota sets" in said.message
-    assert quota_limited.findings(Observed(s=failed(http_5xx=3))) == []
+    assert "5 of 100 requests were refused with 429: the quota sets" in said.message
+    assert quota_limited.findings(Observed(s=failed(http_5xx=5))) == []
 
 
 def test_a_bound_on_requests_in_flight_is_named_in_place_of_a_quota() -> None:
@@ -71,6 +71,8 @@ def test_a_bound_on_requests_in_flight_is_named_in_place_of_a_quota() -> None:
     (said,) = refused_above.findings(seen)
     assert said.message == "the server takes 6 requests at once and refuses more (http_429 3)"
     assert said.advice.startswith("--max-concurrency 6, ")
+    (said,) = refused_above.findings(Observed(s=msgspec.structs.replace(failed(http_429=3), taken_at_once=1)))
+    assert said.message.startswith("the server takes 1 request at once")
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])

@@ -127,6 +127,12 @@ def test_errors_are_invalid_above_one_percent() -> None:
     assert one(requests.errors_above_1_percent, with_(error_rate=None)) is None
 
 
+@pytest.mark.parametrize(("failed", "of", "voids"), [(1, 8, False), (2, 8, True), (2, 48, False), (3, 48, True)])
+def test_failures_void_a_level_if_1_percent_would_hardly_make_so_many(failed: int, of: int, voids: bool) -> None:
+    found = one(requests.errors_above_1_percent, with_(error_rate=failed / of, errors=failed, requests=of))
+    assert (found is not None) == voids
+
+
 def test_in_flight_is_low_below_95_percent_of_what_was_asked() -> None:
     expect(one(requests.in_flight_low, with_(in_flight=3.79)), "in_flight_low", "invalid", "3.8 of 4", "95%")
     assert one(requests.in_flight_low, with_(in_flight=3.81)) is None

@@ -14,7 +14,7 @@ from harness.base import files
 from harness.data.judgement import Verdict
 from harness.data.levels import Attainment, LevelSummary
 from harness.data.record import Level, Record, Role, Sample
-from harness.data.summary import Knees, RampStep, Summary
+from harness.data.summary import Headline, Knees, RampStep, Summary
 from harness.data.views import ClientView, Value
 from harness.results import frames
 from harness.results.folder import MANIFEST
@@ -62,6 +62,15 @@ def test_where_a_ramp_chose_its_levels_those_that_told_it_to_turn_back_void_noth
     assert status(chosen, summaries.level(16, role=Role.FIXED, verdicts=[FAILING]), back) == 3
     assert status(chosen, msgspec.structs.replace(back, verdicts=[UNSTABLE])) == 0
     assert status(failing) == 3, "there is nothing else"
+
+
+def test_a_search_without_a_knee_but_for_its_invalid_levels_is_no_answer() -> None:
+    one, failing = summaries.level(1), summaries.level(2, role=Role.FIRST_PASS, verdicts=[FAILING])
+    none = msgspec.structs.replace(summaries.full(), levels=[one, failing], verdicts=[], knee=Headline("hinge", "none"))
+    assert exit_status(none) == 3
+    assert exit_status(msgspec.structs.replace(none, levels=[one])) == 0, "one level was all that was asked for"
+    assert exit_status(msgspec.structs.replace(none, knee=Headline("slo", "found", 1.0))) == 0
+    assert exit_status(msgspec.structs.replace(none, curve=None)) == 0, "rates have no curve"
 
 
 def test_an_invalid_level_that_the_ramp_chose_is_left_out_and_voids_no_other() -> None:
@@ -124,14 +133,17 @@ def test_only_finished_levels_are_summarised_and_the_rest_is_said(tmp_path: Path
     assert got.levels[0].output_tokens_per_s.mean == pytest.approx(3.0, rel=0.05)
 
 
-def test_where_requests_fail_above_the_last_level_the_knee_is_looked_for_below(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fails", "settles"), [(16, [8]), (8, [8]), (6, [6])])
+def test_where_requests_fail_above_the_last_level_one_between_or_that_one_again_settles_it(
+    tmp_path: Path, fails: int, settles: list[int]
+) -> None:
     """Throughput rises in proportion up to 4 in flight, and a quota refuses requests at 16."""
     levels, records = [], []
-    for index, C in enumerate((1, 2, 4, 16)):
+    for index, C in enumerate((1, 2, 4, fails)):
         levels.append(Level(index, C, 0, 40.0 * index, 40.0 * index + 5, 40.0 * index + 35, 40.0 * index + 39))
         starts = [40.0 * index + slot / C + k for slot in range(C) for k in range(38)]
         for i, start in enumerate(starts):
-            error = "http_429" if C == 16 and i % 4 == 0 else ""
+            error = "http_429" if fails == C and i % 4 == 0 else ""
             arrivals = [] if error else [start + 0.2 + 0.1 * k for k in range(9)]
             named = {"request_id": f"{C}-{i}", "level": index, "concurrency": C}
             records.append(request(start, arrivals, done=start + 1.0, error=error, **named))
@@ -139,7 +151,7 @@ def test_where_requests_fail_above_the_last_level_the_knee_is_looked_for_below(t
     assert curve is not None
     assert (curve.state, curve.at_least_concurrency) == ("beyond", 4)
     assert curve.settle is not None
-    assert curve.settle.levels == [8]
+    assert curve.settle.levels == settles
     assert curve.expected_concurrency is None
 
 

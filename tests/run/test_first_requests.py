@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.run.launch import answers
+from harness.dialects import decoder
+from harness.run.launch import answers, first_requests
 from harness.spec import reading, scenario
 from tests.builders.servers import Request
 from tests.builders.streams import delta, event, usage
@@ -269,3 +272,12 @@ def test_a_document_that_the_load_would_not_take_ends_the_checks() -> None:
 def test_a_server_that_does_not_stream_is_asked_to_be_measured_without(words: str) -> None:
     with pytest.raises(HarnessError, match="--no-stream measures such answers"):
         check(taking(lambda body: (400, words) if body.get("stream") else None), wanted=asking(4))
+
+
+def test_of_an_answer_that_came_whole_each_token_takes_its_share_of_the_time() -> None:
+    """As behind a proxy that buffers: without gaps between tokens the rest of the answer would seem to take no time."""
+    stream = decoder.DecodedResponse(arrivals=array("q", [2_000_000_000 + 20_000_000 * i for i in range(16)]))
+    whole = decoder.DecodedResponse(arrivals=array("q", [2_000_000_000 + i for i in range(16)]))
+    counted = [msgspec.structs.replace(each, output_tokens=16) for each in (stream, whole)]
+    assert first_requests._rest(counted[0], 116, 2.3) == (pytest.approx(2.0), pytest.approx(0.02))
+    assert first_requests._rest(counted[1], 116, 2.4) == (pytest.approx(15.0), None)

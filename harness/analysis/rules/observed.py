@@ -127,7 +127,7 @@ def refused_above(seen: Observed) -> Finding | None:
         return None
     kinds = ", ".join(f"{kind} {n}" for kind, n in seen.s.errors_by_type.items())
     return Finding(
-        f"the server takes {taken} requests at once and refuses more ({kinds})",
+        f"the server takes {taken} {'request' if taken == 1 else 'requests'} at once and refuses more ({kinds})",
         f"--max-concurrency {taken}, or raise the limit of the server or of the proxy before it",
     )
 

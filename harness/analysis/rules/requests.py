@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from harness.analysis.rules import Finding, Purpose, rule
-from harness.analysis.stats import wilson
+from harness.analysis.stats import incomplete_beta
 from harness.analysis.window import REQUESTS_A_SLOT, Backlog, Little
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.levels import LevelSummary
@@ -18,6 +18,7 @@ from harness.spec.traffic import Traffic
 from harness.spec.work import Unit
 
 ERROR_RATE = 0.01  # share of failed requests above which, beyond doubt, a level is no point of the curve
+_UNLIKELY = 0.025  # chance of so many failures at that share, below which more fail beyond doubt
 IN_FLIGHT = 0.95  # share of the requests in flight that a level is to have; below it there is no plateau
 _AT_QUOTA = 0.9  # share of the client's quota, from which on it bounds the requests
 HARM = 0.02  # share of the slots' time left empty by the client, above which the load is not the requested one
@@ -61,15 +62,19 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def too_many_fail(error_rate: float | None, requests: int | None) -> bool:
-    """Return whether surely more than 1 % fail: by the low end of the 95 % interval, or the share if n is not known.
+    """Return whether surely more than 1 % fail: by the low end of the exact 95 % interval; by the share without n.
 
-    >>> too_many_fail(1 / 60, 60), too_many_fail(3 / 60, 60)
-    (False, True)
+    That end (Clopper and Pearson 1934) is above 1 % where 1 % would make so many failures with a chance below 2.5 %.
+
+    >>> too_many_fail(1 / 8, 8), too_many_fail(2 / 8, 8), too_many_fail(1 / 60, 60), too_many_fail(3 / 60, 60)
+    (False, True, False, True)
     """
     if not error_rate:
         return False
-    ends = wilson(error_rate * requests, requests) if requests else None
-    return (ends[0] if ends else error_rate) > ERROR_RATE
+    if not requests:
+        return error_rate > ERROR_RATE
+    failed = round(error_rate * requests)
+    return incomplete_beta(failed, requests - failed + 1, ERROR_RATE) < _UNLIKELY
 
 
 def answered(s: LevelSummary) -> int | None:
@@ -79,7 +84,7 @@ def answered(s: LevelSummary) -> int | None:
 
 @rule(Measured, INVALID, brief="more than 1 % of the requests failed{}", excused_for=_OVERLOAD)
 def errors_above_1_percent(level: Measured) -> Finding | None:
-    """More than 1 % of the requests failed, by the lower end of the 95 % interval."""
+    """More than 1 % of the requests failed, by the lower end of the exact 95 % interval (Clopper and Pearson 1934)."""
     s, whole = level.s, answered(level.s)
     if not too_many_fail(s.error_rate, whole):
         return None

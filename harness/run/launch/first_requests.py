@@ -45,6 +45,7 @@ _INSTEAD = {
     "temperature": "left out; the server samples by its default",
 }
 _FEW = 16  # tokens: OpenAI's newer models refuse fewer, and a run need not wait for a long answer
+_FASTEST_S = 1e-4  # a token: no model streams faster, so what does came at one moment
 _SHORTER = 0.01  # share of the load's answers that may be shorter than the first one
 
 
@@ -83,7 +84,7 @@ async def first_requests(
         tokens_per_word=text.tokens_per_word(requests.counts) if requests.counts else 1.0,
         used=requests.used,
     )
-    left_s, itl_s = _rest(timed, answer)
+    left_s, itl_s = _rest(timed, answer, e2e_s)
     codec = msgspec.structs.replace(endpoint.wire.codec, drop=requests.drop)
     found = msgspec.structs.replace(
         endpoint,
@@ -128,14 +129,17 @@ def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessEr
     return type(error)(unlisted.fact, place=unlisted.place, way_out=f"{unlisted.way_out} ({error.fact})")
 
 
-def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
-    """Return (seconds that `output_tokens` would take beyond this shorter response, seconds between its chunks)."""
+def _rest(response: decoder.DecodedResponse, output_tokens: int, e2e_s: float) -> tuple[float, float | None]:
+    """Return (seconds that `output_tokens` would take beyond this shorter response, seconds between its chunks).
+
+    Where all came at one moment, as behind a proxy that buffers, each token takes its share of the whole `e2e_s`.
+    """
     arrivals, came = response.arrivals, response.output_tokens or 0
-    if len(arrivals) < 2:
-        return 0.0, None
-    span_s = (arrivals[-1] - arrivals[0]) * 1e-9
-    left_s = span_s / (came - 1) * max(0, output_tokens - came) if came > 1 else 0.0
-    return left_s, span_s / (len(arrivals) - 1)
+    span_s = (arrivals[-1] - arrivals[0]) * 1e-9 if arrivals else 0.0
+    left = max(0, output_tokens - came)
+    if span_s < _FASTEST_S * (came - 1) or came < 2:
+        return e2e_s / came * left if came else 0.0, None
+    return span_s / (came - 1) * left, span_s / (len(arrivals) - 1)
 
 
 def _unit(scenario: Scenario, counted: int | None) -> Unit:
