@@ -26,6 +26,7 @@ LASTING = 0.001  # share of a window: what streams at once for less is an overla
 EDGE = 0.025  # share of a window at the greatest number, if that is a bound; of a normal count, σ >= 1, it is 0.003
 CROWDED = 1.15  # in flight over in service, from where on requests wait
 TREND = 0.25  # d ln(in service)/d ln(in flight), above which there is no fixed number
+FILLED = 0.95  # in service over the greatest number that streamed, from where on that is the number of seats
 APART = 0.1  # the server's own count may differ by this share: it is read between two steps
 _STREAMS = 0.5  # share of the time in service; below it the prompts decide, which are not seen
 _TYPICAL, _PRIOR = 0.05, 2  # scatter between loads, and how many loads that assumption counts for
@@ -129,10 +130,11 @@ def waiting(levels: Sequence[Occupancy]) -> list[float]:
 def find(levels: Sequence[Occupancy]) -> Seats | None:
     """Return the seats with their 95 % interval, in requests; None if the levels do not show them.
 
-    Where the same greatest number streams at two loads at which requests wait, for a good part of the time, that is
-    the number: it is counted, and no server has less. Else it is the mean that streams, with the prompts that are
-    computed then (`_Crowd`), if that does not move with the load. None if requests wait at fewer than two loads,
-    if prompts take more than half of the time in service, or if the server counts another number itself.
+    Where the same greatest number streams at two loads at which requests wait, for a good part of the time, and the
+    mean in service is as great, that is the number: it is counted, and no server has less. Else it is the mean that
+    streams, with the prompts that are computed then (`_Crowd`), if that does not move with the load. None if requests
+    wait at fewer than two loads, if prompts take more than half of the time in service, or if the server counts another
+    number itself.
 
     >>> rows = (4, 3.8, 4), (8, 7.6, 8), (12, 7.6, 8), (16, 7.6, 8)  # load, streaming on average and at most
     >>> find([Occupancy(load, load, mean, 0.02, 20.0, most, 0.5) for load, mean, most in rows])
@@ -159,18 +161,17 @@ def find(levels: Sequence[Occupancy]) -> Seats | None:
 class _Crowd(msgspec.Struct, frozen=True):
     """The levels in order of their load, repeats pooled, with the requests in service; columns of shape [loads].
 
-    Those are the requests that stream and those whose prompt is computed. Where no more are in flight than were seen
-    to stream at both of the highest loads, nobody waits: there N/S - 1 is the time of a prompt over that of an answer.
-    At another load the prompt takes as long as there (`low`), or has slowed as much as the answer (`high`). Near the
-    seats the two are one; far from them `low` is nearer to the truth in the records of real servers. Both are of the
-    highest load at which nobody waits. Where its prompts came all at once, as in a short window, they took longer than
-    they do later, so `least` is the lowest of `low` by all such loads.
+    Those are the requests that stream and those whose prompt is computed. Where no more are in flight than stream on
+    average at both of the highest loads, nobody waits, as a request alone never does: there N/S - 1 is the time of a
+    prompt over that of an answer. The most that ever streamed would be too many for that: memory, or a full replica
+    beside one with room, may let so many in for a moment while others wait. At another load the prompt takes as long
+    as there, or has slowed as much as the answer. `high` has the greater of both, by the highest load at which nobody
+    waits; `low` the lesser, and the least by any such load, since prompts that all come at once take longer.
     """
 
     levels: list[Occupancy]
     low: Floats
     high: Floats
-    least: Floats
     prompts_known: bool  # else `low` and `high` are without them
 
     @classmethod
@@ -178,13 +179,13 @@ class _Crowd(msgspec.Struct, frozen=True):
         """Return the levels pooled by load, each with bounds of the requests in service: streams and their prompts."""
         ordered = sorted(levels, key=lambda level: level.load)
         pooled = [_pooled(list(same)) for _, same in itertools.groupby(ordered, lambda level: level.load)]
-        N, S, tpot, most = (_column(pooled, name) for name in ("in_flight", "streaming", "tpot_s", "most"))
-        idle = np.flatnonzero(np.maximum(S, most)[-2:].min() >= N) if len(pooled) > 1 else np.zeros(0, np.int64)
+        N, S, tpot = (_column(pooled, name) for name in ("in_flight", "streaming", "tpot_s"))
+        idle = np.flatnonzero(max(1.0, S[-2:].min()) >= N) if len(pooled) > 1 else np.zeros(0, np.int64)
         if not len(idle):
-            return cls(pooled, S, S, S, False)
+            return cls(pooled, S, S, False)
         prompts, paces = N[idle, None] / S[idle, None] - 1, tpot[idle, None] / tpot  # [idle, 1], [idle, loads]
         lows, highs = (S * (1 + prompts * end) for end in (np.minimum(paces, 1), np.maximum(paces, 1)))
-        return cls(pooled, lows[-1], highs[-1], lows.min(0), True)
+        return cls(pooled, lows.min(0), highs[-1], True)
 
     def column(self, name: str) -> Floats:
         """Return a field of the levels, nan if it is None; shape [loads]."""
@@ -203,7 +204,7 @@ class _Crowd(msgspec.Struct, frozen=True):
     def only(self, rows: Bools) -> _Crowd:
         """Return the marked loads."""
         kept = [level for level, row in zip(self.levels, rows, strict=True) if row]
-        return _Crowd(kept, self.low[rows], self.high[rows], self.least[rows], self.prompts_known)
+        return _Crowd(kept, self.low[rows], self.high[rows], self.prompts_known)
 
 
 def _column(levels: Sequence[Occupancy], name: str) -> Floats:
@@ -229,12 +230,18 @@ _Found = tuple[float, tuple[float, float], bool]  # value, interval, counted
 
 
 def _counted(full: _Crowd) -> _Found | None:
-    """Return the greatest number of requests that streamed, if two loads show it, with its interval; else None."""
+    """Return the greatest number of requests that streamed, if two loads show it, with its interval; else None.
+
+    Seats are never empty while requests wait. Where fewer are in service than streamed at most, memory ends, or the
+    requests wait for one replica while another has room.
+    """
     most = float(full.column("most").max())
     edges = (full.column("most") == most) & (full.column("most_fraction") >= EDGE)
-    if not most or np.count_nonzero(edges) < 2 or full.mean(full.least) > CROWDED * most:
+    if not most or np.count_nonzero(edges) < 2 or full.mean(full.low) > CROWDED * most:
         return None
     above = full.mean(full.high) if full.prompts_known else most + 1  # one prompt is always computed, at most
+    if above < FILLED * most:
+        return None
     return most, (most, max(most, above)), True
 
 

@@ -139,14 +139,37 @@ def test_where_requests_wait_at_every_load_only_counting_helps() -> None:
 def test_prompts_that_came_all_at_once_do_not_hide_what_was_counted() -> None:
     """16 seats, as measured on a real server: a short window at 16 had all its prompts at its begin.
 
-    There a prompt takes 16/11.6 - 1 = 0.38 of an answer, so 14 × 1.38 = 19.3 would be served past the seats; by the
-    lone stream, whose prompt is 0.235 of an answer of 17 ms a token, it is 14 × (1 + 0.235 × 17/75) = 14.7.
+    There 16/11.6 - 1 = 0.38 of an answer would be a prompt, and 14 × 1.38 = 19.3 served past the seats. With 14 that
+    stream on average, nobody but the lone request is known not to wait: its prompt is 0.235 of an answer.
     """
     rows = (1, 0.81, 0.017, 1), (16, 11.6, 0.067, 16), (24, 14.0, 0.075, 16), (32, 14.0, 0.075, 16)
     found = seats.find([Occupancy(N, N, streaming, tpot, 10.0, most, 0.2) for N, streaming, tpot, most in rows])
     assert isinstance(found, Seats)
     assert (found.value, found.counted, found.loads) == (16, True, (24, 32))
-    assert found.ci95 == pytest.approx((16, 14 * 16 / 11.6))
+    assert found.ci95 == pytest.approx((16, 14 / 0.81))
+
+
+def test_the_queue_of_one_replica_is_no_time_of_a_prompt() -> None:
+    """Replicas of 8 and 24 seats that get half of the users each; prompts take 4 % of the time in service.
+
+    With 32 users 8 and 16 are in service while 8 wait for the smaller replica. Only from 48 on all seats are taken.
+    """
+    rows = (1, 1), (8, 8), (16, 16), (32, 24), (48, 32), (64, 32), (96, 32), (128, 32)
+    found = seats.find([Occupancy(N, N, 0.96 * taken, 0.02, 10.0, taken, 0.01) for N, taken in rows])
+    assert isinstance(found, Seats)
+    assert not found.counted
+    assert found.value == pytest.approx(32, rel=0.1)
+    low, high = found.ci95
+    assert low < 32 < high < 40
+
+
+def test_the_greatest_number_is_no_count_where_fewer_are_served_while_others_wait() -> None:
+    """Memory lets 19 short requests in at times, and 14 on average; none of those that wait takes a free seat."""
+    rows = (1, 0.97, 1), (8, 7.8, 8), (12, 11.7, 12), (24, 14.0, 19), (32, 14.0, 19), (64, 14.0, 19)
+    found = seats.find([Occupancy(N, N, streaming, 0.02, 10.0, most, 0.1) for N, streaming, most in rows])
+    assert isinstance(found, Seats)
+    assert not found.counted
+    assert found.value == pytest.approx(14.4, rel=0.02)
 
 
 def test_one_waiting_load_is_refused_and_no_level_is() -> None:
