@@ -60,7 +60,7 @@ class Evidence:
 
         `fall`: the load from which throughput has collapsed, inf: none; the knee lies below it.
         """
-        self.levels, self.draws, self.fall = levels, draws, fall
+        self.levels, self.draws, self.fall, self.noise = levels, draws, fall, posterior.noise
         last = float(levels.N[-1])
         low, middle, high = posterior.quantiles(0.025, 0.5, 0.975)
 
@@ -114,6 +114,18 @@ class Evidence:
     def rises_at_last(self) -> bool:
         """Return whether throughput rises at the last level, by the 95 % interval of its elasticity there."""
         return self.elasticity(float(self.levels.N[-1]) / _SHORT)[1] > 0
+
+    def tail(self) -> tuple[float, float, float]:
+        """Return dlnX/dlnN of the levels past the knee by themselves, with its 95 % interval; two levels at least.
+
+        The drawn curves are flat there, whatever these levels say: they take a slow rise for noise.
+        """
+        past = PAST * self.value <= self.levels.N
+        x, y, weight = self.levels.data.u[past], self.levels.data.y[past], self.levels.data.g[past] ** -2.0
+        x = x - np.average(x, weights=weight)
+        spread = float(weight @ x**2)
+        middle, half = float(weight @ (x * y)) / spread, Z95 * self.noise / math.sqrt(spread)
+        return middle, middle - half, middle + half
 
     def elasticity(self, start: float) -> tuple[float, float, float]:
         """Return dlnX/dlnN from a load to the last level, with its 95 % interval."""
@@ -199,7 +211,8 @@ def _not_shown(evidence: Evidence) -> list[str]:
     elif high is None or high > NARROW * low:
         reasons.append(_WIDE_KNEE)
     if evidence.past >= 2 and not math.isfinite(evidence.fall):
-        middle, least, most = evidence.elasticity(PAST * evidence.value)
+        of_levels = evidence.tail()
+        middle, least, most = of_levels if of_levels[1] > 0 else evidence.elasticity(PAST * evidence.value)
         if most > ELASTICITY:
             change = f"1 % more load changes it by {_signed(middle)} % ({_signed(least)} to {_signed(most)})"
             reasons.append(f"past the knee throughput is not shown to be flat: {change}")

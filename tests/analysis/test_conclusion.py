@@ -86,6 +86,18 @@ def test_throughput_that_falls_from_the_start_has_its_most_at_one_and_no_plateau
     assert found.knees.half_point is None
 
 
+def test_a_slow_rise_past_the_knee_is_no_plateau_though_it_could_be_noise_of_a_flat_one() -> None:
+    """Throughput goes with N^0.15 from 32 on. Flat levels of the same noise are a found knee."""
+    rng = np.random.default_rng(5)
+    C = np.array([*DOUBLING, 256])
+    noise = np.exp(0.01 * rng.normal(size=(4, len(C))))
+    for each in noise:
+        rising = fit(csv(C.tolist(), (np.minimum(C, 32 * (C / 32) ** 0.15) * each).tolist(), 0.01))
+        assert rising.curve.state == "provisional"
+        assert any("past the knee throughput is not shown to be flat" in reason for reason in rising.curve.reasons)
+        assert fit(csv(C.tolist(), (np.minimum(C, 32) * each).tolist(), 0.01)).curve.state == "found"
+
+
 @pytest.mark.slow
 def test_found_is_said_of_six_levels_and_two_close_ends_alone() -> None:
     """Random servers and noises: the rule of every answer."""
