@@ -4,6 +4,7 @@ An autoscaler, a neighbour, a lost replica or a throttled GPU moves all levels, 
 what the levels before and after a moment say of the curve is compared: the evidence of two curves, each with its own
 posterior, against that of one curve for all levels. A level whose window holds the moment may belong to neither.
 Where the curves do not differ, a change shows if another number of requests is served at once than was counted before.
+What changes all along, as a GPU that heats up or a cache that fills, has no such moment: loads measured again show it.
 
 The answer rests on the last stretch between changes that is long enough for a curve. Left out: changes within a window
 (`window`), and the finding on a change (`rules.levels`).
@@ -24,7 +25,7 @@ from harness.analysis.points import FALLEN, SHORT, Point, data_of, points_of, we
 from harness.analysis.posterior import Posterior
 from harness.analysis.rules.figures import cut_short
 from harness.analysis.seats import Occupancy
-from harness.analysis.stats import ASSUMED, FLOOR
+from harness.analysis.stats import ASSUMED, FLOOR, Z95
 from harness.analysis.table import Floats
 from harness.data.levels import LevelSummary
 from harness.data.views import Value
@@ -43,6 +44,7 @@ _NEARLY = 1.0  # ln of the odds of the likeliest moment over one that is nearly 
 _SLACK = 3.0  # standard deviations of noise between two levels
 _OTHER = 1.1  # times the seats before, from which on a level shows other ones
 _HELD = 0.25  # share of a window with as many streams as seats; without a fixed number the greatest is rare
+_AGAIN, _LEAST_AGAIN = 4.0, 0.05  # standard errors, and the relative size, from which loads measured again differ
 _DRAWS, _PLACES = 200, 24  # curves that the size of a change is read from, and where
 
 
@@ -72,6 +74,13 @@ class Shift(msgspec.Struct, frozen=True):
         return slice(*self.steady) if self.steady else slice(None)
 
 
+class Again(msgspec.Struct, frozen=True):
+    """What came of loads that were measured again, each at first and at last."""
+
+    ratio: Value  # throughput at last over that at first
+    apart_s: float  # between the two, on average
+
+
 class _Levels(NamedTuple):
     """Levels in order of time; arrays of shape [n]."""
 
@@ -97,6 +106,29 @@ def timed(levels: Sequence[LevelSummary]) -> list[TimedPoint]:
         )
         for s, point in pairs
     ]
+
+
+def again(points: Sequence[TimedPoint]) -> Again | None:
+    """Return how throughput of loads measured more than once differs from first to last; None: not surely, or little.
+
+    It is the mean over the loads of ln(last ÷ first), weighted by the errors that the levels have of themselves.
+    """
+    measured = [p for p in points if p.valid and p.throughput > 0 and not p.cut]
+    first = {p.concurrency: i for i, p in reversed([*enumerate(measured)])}
+    last = {p.concurrency: i for i, p in enumerate(measured)}
+    pairs = [(first[C], last[C]) for C in first if first[C] < last[C]]
+    if not pairs:
+        return None
+    before, after = np.array(pairs).T
+    y, sigma = np.log([p.throughput for p in measured]), _errors(measured)
+    time_s = np.array([p.time_s for p in measured])
+    weight = 1 / (sigma[before] ** 2 + sigma[after] ** 2)
+    change, apart_s = (float(np.average(each[after] - each[before], weights=weight)) for each in (y, time_s))
+    error = float(weight.sum()) ** -0.5
+    if abs(change) < max(_AGAIN * error, _LEAST_AGAIN):
+        return None
+    low, middle, high = np.exp([change - Z95 * error, change, change + Z95 * error]).tolist()
+    return Again(Value(middle, (low, high)), apart_s)
 
 
 class Steady(NamedTuple):
@@ -202,13 +234,15 @@ def contradict(points: Sequence[TimedPoint]) -> bool:
     return False
 
 
+def _errors(points: Sequence[TimedPoint]) -> Floats:
+    """Return the relative error that each level has of itself, shape [n]."""
+    return np.array([max((p.se or ASSUMED * p.throughput) / p.throughput, FLOOR, p.chance) for p in points])
+
+
 def _levels(points: Sequence[TimedPoint]) -> _Levels:
-    X = np.array([p.throughput for p in points])
-    own = np.array([ASSUMED * p.throughput if p.se is None else p.se for p in points])
+    X, sigma = np.array([p.throughput for p in points]), _errors(points)
     measured = np.array([p.se is not None and not p.assumed for p in points], dtype=np.bool_)
-    by_chance = np.array([p.chance for p in points])
-    sigma = np.maximum(np.maximum(own / X, FLOOR), by_chance)
-    weight = weights(sigma, by_chance)
+    weight = weights(sigma, np.array([p.chance for p in points]))
     # A change within a window adds to its error: the lower ones tell the noise.
     noise = min(float(np.quantile((sigma / weight)[measured], 0.25)), SHORT[1]) if measured.any() else _NOISE
     u = np.log(np.array([p.concurrency for p in points], dtype=np.float64))

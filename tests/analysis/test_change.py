@@ -57,6 +57,29 @@ def test_a_server_that_slows_down_is_named_with_time_and_size() -> None:
     assert low < 0.6 < high < 0.8
 
 
+AGAIN = (*RAMP[:8], 8, 26, 21, 8, 90)  # 8 in flight twice more, as a search has a control
+
+
+@pytest.mark.parametrize("later", [0.99, 1.01])
+def test_a_server_that_changes_all_along_shows_at_loads_that_are_measured_again(later: float) -> None:
+    drifts = [(serves(24, later**i), 1) for i in range(len(AGAIN))]
+    found = change.again(ramp(*drifts, levels=AGAIN, noise=0.01))
+    assert found is not None
+    low, high = found.ratio.ci95 or (None, None)
+    assert low is not None
+    assert high is not None
+    assert low < later**8 < high
+    assert found.apart_s == 8 * EVERY_S, "8 in flight was measured fourth and twelfth"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
+def test_loads_that_are_measured_again_on_a_calm_server_show_nothing(noise: float) -> None:
+    ramps = [ramp((serves(24), len(AGAIN)), levels=AGAIN, noise=noise, seed=seed) for seed in range(50)]
+    assert [change.again(points) for points in ramps] == [None] * 50
+    assert change.again(ramp((serves(24), len(RAMP)))) is None, "no load was measured again"
+    assert change.again([]) is None
+
+
 @pytest.mark.slow
 def test_more_seats_are_a_change_though_levels_below_the_old_knee_stay() -> None:
     found = shift(ramp((serves(24), 7), (serves(48), 5), levels=(*RAMP[:7], 18, 40, 21, 60, 34), noise=0.01))

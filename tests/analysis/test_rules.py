@@ -14,7 +14,7 @@ import pytest
 
 from harness.analysis import classes
 from harness.analysis import rules as registry
-from harness.analysis.change import Shift
+from harness.analysis.change import Again, Shift
 from harness.analysis.figures import level_summary
 from harness.analysis.points import Point, pool
 from harness.analysis.rules import Finding, Purpose, Rule, figures, findings, requests, usable
@@ -399,6 +399,17 @@ def test_a_change_of_the_server_is_said_with_its_time_and_size() -> None:
     assert "changed 2 times" in few.message
     assert "another number of requests at once than the 16 before" in few.message
     assert "all levels, since no stretch is long enough" in few.message
+
+
+def test_a_server_that_changes_all_along_is_said_with_what_came_of_the_same_loads() -> None:
+    again = Again(Value(0.92, (0.9, 0.94)), 180.0)
+    (found,) = of_levels.drift.findings(Concluded(again=again))
+    assert (found.code, found.level) == ("drift", "doubt")
+    for words in ("all along", "180 s later the same loads", "0.92 times", "0.90–0.94", "those of all levels"):
+        assert words in found.message
+    shift = Shift(47.0, 53.4, 1, Value(0.6, (0.55, 0.66)), 24.0, 5, (5, 14))
+    (moment,) = of_levels.drift.findings(Concluded(shift=shift, again=again, rests_on=9))
+    assert "all along" not in moment.message, "one that has a moment is said by that"
 
 
 def filled(*shares: float | None) -> list[Verdict]:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis import gap, slo
-from harness.analysis.change import Shift
+from harness.analysis.change import Again, Shift
 from harness.analysis.conclusion import PAST
 from harness.analysis.phases import Probed
 from harness.analysis.points import PooledLevels
@@ -44,6 +44,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality | None = None
     probed: Probed | None = None
     shift: Shift | None = None  # a change of the server
+    again: Again | None = None  # what loads measured again show of one that has no moment
     rests_on: int = 0  # levels
     gap: Gap | None = None
 
@@ -191,8 +192,18 @@ def prompts_interrupt(run: Concluded) -> Finding | None:
 
 @rule(Concluded, DOUBT, brief="the server changed during the run: --verbose says when")
 def drift(run: Concluded) -> Finding | None:
-    """The server changed during the run; the answer rests on the levels before that, or since."""
-    shift = run.shift
+    """The server changed during the run; the answer rests on the levels before that, since, or on all if it drifted."""
+    shift, advice = (
+        run.shift,
+        "look for an autoscaler, other load, a GPU that throttles or a cache that fills; measure again",
+    )
+    if shift is None and run.again and run.again.ratio.ci95:
+        ratio, (low, high) = run.again.ratio.value, run.again.ratio.ci95
+        return Finding(
+            f"the server changed all along: {run.again.apart_s:,.0f} s later the same loads had {ratio:.2f} times the "
+            f"throughput (95 % interval {low:.2f}–{high:.2f}); knee and plateau are those of all levels",
+            advice,
+        )
     if shift is None:
         return None
     ratio, (low, high) = shift.ratio.value or 1.0, shift.ratio.ci95 or (None, None)
@@ -209,7 +220,7 @@ def drift(run: Concluded) -> Finding | None:
     return Finding(
         f"{often}, {when}: {ratio:.2f} times the throughput at {shift.concurrency:.3g} in flight from then on{ends}"
         f"{served}; knee and plateau are those of {rests}",
-        "look for an autoscaler, other load or a throttling GPU at that time, and measure again",
+        advice,
     )
 
 
