@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from harness.analysis.summarise import summarise
 from harness.results.result import Result, read_summary
+from tests.builders.texts import same
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "live-vllm"
 MEASURED = sorted(path.parent for path in (ROOT / "results").glob("live-*/**/requests.parquet"))
 VERSUS = [ROOT / "results" / f"live-vllm-versus-{kind}" for kind in ("adaptive", "fixed")]
-
-
-def figures(value: Any, place: str = "") -> dict[str, Any]:
-    """Everything in a JSON value by its place in it."""
-    if not isinstance(value, dict | list):
-        return {place: value}
-    inside = value.items() if isinstance(value, dict) else enumerate(value)
-    return {path: x for name, each in inside for path, x in figures(each, f"{place}/{name}").items()}
-
-
-def same(again: bytes, committed: bytes) -> None:
-    """Two JSON texts say the same; processors and Python's versions round sums differently in the last digits."""
-    one, other = figures(json.loads(again)), figures(json.loads(committed))
-    assert one.keys() == other.keys()
-    for place, value in one.items():
-        assert value == (pytest.approx(other[place], rel=1e-9) if isinstance(value, float) else other[place]), place
 
 
 @pytest.mark.parametrize(

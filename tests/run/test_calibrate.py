@@ -211,7 +211,7 @@ def test_the_error_of_a_calibration_is_that_of_its_worst_load() -> None:
 @pytest.mark.slow
 def test_a_calibration_finds_every_ceiling_and_error(kept: Path) -> None:
     reported: list[str] = []
-    made = calibrate(Effort(seconds=0.2, loads=(16,), streams=100), report=reported.append)
+    made = calibrate(Effort(seconds=1.0, loads=(16,), streams=100), report=reported.append)
     assert len(reported) == 6
     for found in (made.single, made.bulk, made.requests):
         assert found.per_s > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.spec import recipe
+from tests.builders.texts import same
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -82,7 +82,7 @@ def test_the_committed_comparison_is_what_its_records_say(tmp_path: Path) -> Non
         .replace("results/", "")
         for folder in (tmp_path, RESULTS)
     )
-    assert json.loads(made) == json.loads(kept)
+    same(made, kept)
 
 
 def test_every_recipe_is_one(written: Path) -> None:

@@ -149,7 +149,9 @@ def test_two_processes_do_not_run_into_one_folder(tmp_path: Path) -> None:
     with lost.scene(tmp_path) as s:
         run = s.begin()
         run.reached(1)
+        run.signal(signal.SIGSTOP)  # or it may be complete before the second process looks
         second = knee("run", "--resume", str(s.out))
+        run.signal(signal.SIGCONT)
         assert second.returncode == 1
         assert second.stderr == f"error: {s.out}: another process is still writing into it; wait for its end\n"
         assert s.ended() in lost.MEASURED

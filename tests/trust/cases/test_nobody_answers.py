@@ -93,7 +93,7 @@ def test_a_request_of_the_warm_up_that_is_never_answered_is_neither_in_flight_no
         held.set()
     assert time.monotonic() - began < 30, "the deadline of a request is 600 s"
     (level,) = found.levels
-    assert level.in_flight == pytest.approx(3.0, abs=0.1)
+    assert 2 < level.in_flight < 3.1  # 3, less the time between two requests, which is long on a busy machine
     assert {"hung", "in_flight_low"} <= codes(level)
 
 
