@@ -193,10 +193,8 @@ def prompts_interrupt(run: Concluded) -> Finding | None:
 @rule(Concluded, DOUBT, brief="the server changed during the run: --verbose says when")
 def drift(run: Concluded) -> Finding | None:
     """The server changed during the run; the answer rests on the levels before that, since, or on all if it drifted."""
-    shift, advice = (
-        run.shift,
-        "look for an autoscaler, other load, a GPU that throttles or a cache that fills; measure again",
-    )
+    advice = "look for an autoscaler, other load, a GPU that throttles or a cache that fills; measure again"
+    shift = run.shift
     if shift is None and run.again and run.again.ratio.ci95:
         ratio, (low, high) = run.again.ratio.value, run.again.ratio.ci95
         return Finding(
