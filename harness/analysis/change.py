@@ -186,7 +186,8 @@ def _by_seats(levels: Sequence[Occupancy | None]) -> tuple[list[tuple[int, int]]
     """Return the places at which the number of requests served at once changed, and that number before the last change.
 
     A change shows at the first level at which clearly more requests stream than did while others waited, or clearly
-    fewer though others wait.
+    fewer than at a load no higher, though others wait. At a lower load fewer may stream though nothing changed: they
+    wait for one replica while another has room.
     """
     moments: list[tuple[int, int]] = []
     before: float | None = None
@@ -196,7 +197,8 @@ def _by_seats(levels: Sequence[Occupancy | None]) -> tuple[list[tuple[int, int]]
             continue
         served = _served(since)
         full = level.most_fraction >= _HELD and level.in_flight >= seats.CROWDED * level.most
-        if served and (level.streaming > _OTHER * served or (full and level.most < served / _OTHER)):
+        below = max((each.most for each in since if each.load <= level.load), default=0)
+        if served and (level.streaming > _OTHER * served or (full and level.most < below / _OTHER)):
             moments.append((i, i))
             before, since = served, []
         since.append(level)

@@ -226,6 +226,16 @@ def test_a_slower_server_keeps_its_seats() -> None:
     assert (len(found.points), len(found.crowd)) == (4, 11)
 
 
+def test_a_queue_before_one_replica_is_no_loss_of_seats() -> None:
+    """Replicas of 8 and 24 seats that get half of the users each: 24 stream of 32 users, and 32 from 48 on."""
+    loads = (1, 2, 4, 8, 16, 64, 96, 32, 128, 25, 32)
+    points = ramp((serves(48), len(loads)), levels=loads, noise=0.02)
+    taken = [(min(C // 2, 8) + min(C - C // 2, 24), 1) for C in loads]
+    assert change.of_levels(crowded(points, *taken)) is None
+    lost = [*taken[:7], (24, 1), (24, 1), (24, 1), (24, 1)]
+    assert change.of_levels(crowded(points, *lost)) is not None, "128 users had 32 seats before"
+
+
 def test_seats_that_stay_are_no_change() -> None:
     points = ramp((serves(24), 11), noise=0.05)
     assert change.of_levels(crowded(points, (24, 11))) is None
