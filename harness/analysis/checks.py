@@ -85,7 +85,7 @@ def _judged(
 
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     """Check that prompts take no more than the usual share of the server's time, else of one lone request's time."""
-    if at.unit:
+    if not at.decodes:
         why = "it does not apply: nothing is decoded, and prefill is all of a request"
         return _unmeasured("phases", why, at.load)
     share, figure = at.phases.prefill_share.mean if at.phases else None, "prefill_fraction"
@@ -109,7 +109,7 @@ def p99_ttft(at: LevelSummary, levels: Sequence[LevelSummary], slo: Mapping[str,
 
     A limit that less load is known to miss is missed at this load too, however few requests it had.
     """
-    if at.unit:
+    if not at.decodes:
         why = "it does not apply: nothing is decoded, and no token is the first"
         return _unmeasured("p99_ttft", why, at.load)
     limit = slo.get("ttft_p99", slo.get("ttft"))

@@ -69,11 +69,11 @@ def meets(slo: Mapping[str, float], figures: Mapping[str, Floats], n: int) -> Bo
     """
     met = np.ones(n, dtype=np.bool_)
     for name, limit in slo.items():
-        met &= ~(in_time(name, figures[name]) > limit)
+        met &= ~(as_judged(name, figures[name]) > limit)
     return met
 
 
-def in_time(name: str, figure: Floats) -> Floats:
+def as_judged(name: str, figure: Floats) -> Floats:
     """Return a figure of each request as limits see it: what has no first token came too late; shape [requests]."""
     return np.nan_to_num(figure, nan=np.inf if name in _FIRSTS else 0.0, posinf=np.inf)
 

@@ -125,7 +125,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
         """Return the share of the requests that meet a limit on each of them, with the effect of their clumping."""
         figure = of_requests[limit.figure]
         met = table.ok & metrics.meets({limit.figure: limit.seconds}, of_requests, len(table.ok))
-        late = np.where(table.ok, metrics.in_time(limit.figure, figure), np.inf)
+        late = np.where(table.ok, metrics.as_judged(limit.figure, figure), np.inf)
         effect = clumping(origin[counted], late[counted], limit.seconds, start, end, request_s)
         if effect is None:  # too short to measure it: the worst case is that all in flight fail or pass together
             effect = max(1.0, min(float(spans.sum()) / (end - start), len(spans)))

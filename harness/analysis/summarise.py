@@ -109,7 +109,7 @@ def summarise(run: Result) -> Summary:
         curve=fitted,
         knees=knees,
         prediction=prediction,
-        agents=_held(run.manifest.agents, of_ramp),
+        agents=_with_measured_holds(run.manifest.agents, of_ramp),
         cost=cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         # The ramp of a run that died follows from its levels.
@@ -223,7 +223,7 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
     return fitted
 
 
-def _held(predicted: Agents | UnsetType, levels: Sequence[LevelSummary]) -> Agents | UnsetType:
+def _with_measured_holds(predicted: Agents | UnsetType, levels: Sequence[LevelSummary]) -> Agents | UnsetType:
     """Return the prediction of agents, and up to how many of them the measured cached share of input did not fall."""
     if not predicted or not predicted.kept_input_fraction:
         return predicted

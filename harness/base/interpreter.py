@@ -19,7 +19,7 @@ def module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, *safe, "-m", name, *arguments]
 
 
-def told() -> bytes:
+def next_line() -> bytes:
     """Return the next line of stdin, with its end: what the process that started this one tells it.
 
     Empty where the input ends before the line does, for then the starter is gone. Nothing is read ahead, so what comes

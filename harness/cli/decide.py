@@ -236,11 +236,11 @@ def plan(folder: str, out: str | None, as_json: bool, quiet: bool, **flags: Any)
 
     if flags["utilization"] is not None and flags["headroom"] is not None:
         raise HarnessError("--utilization says the same", place="--headroom", way_out="give one of them")
-    asked = {
+    demand = {
         field: read(flags[name], flag_of(name)) for name, (field, read) in _ASKED.items() if flags[name] is not None
     }
     limits = units.slo(flags["slo"]) if flags["slo"] is not None else None
-    made = answers.plan(folder, slo=limits, by=flags["by"], spare=flags["spare"], **asked)
+    made = answers.plan(folder, slo=limits, by=flags["by"], spare=flags["spare"], **demand)
     _publish_plan(made, out, as_json=as_json, quiet=quiet)
     sys.exit(made.exit_status)
 

@@ -109,10 +109,10 @@ def _tool(table: dict[str, Any]) -> Tool:
     return Tool(options=options, **{**table, **lists})
 
 
-def take(arguments: Sequence[str], ours: Ours) -> Taken:
+def read(arguments: Sequence[str], ours: Ours) -> Taken:
     """Translate a command line in another tool's options into Knee's; one that has none of these is left as it is.
 
-    >>> take(["--isl=512", "chat"], Ours(["--input-tokens"])).arguments
+    >>> read(["--isl=512", "chat"], Ours(["--input-tokens"])).arguments
     ['chat', '--input-tokens', '512']
     """
     rest, speakers = _without_words(arguments) if ours.measures else (list(arguments), ())
@@ -131,8 +131,8 @@ def take(arguments: Sequence[str], ours: Ours) -> Taken:
     if ours.measures:
         theirs.complete(parts, certain=certain)
     taken = parts.arguments()
-    said = ours.measures and certain and any(not row.is_ or row.takes == "many" for row in foreign)
-    notes = [f"read as {tool.name}'s: knee run {theirs.shown(taken)}"] if said else []
+    recognised = ours.measures and certain and any(not row.is_ or row.takes == "many" for row in foreign)
+    notes = [f"read as {tool.name}'s: knee run {theirs.shown(taken)}"] if recognised else []
     return Taken(taken, notes + parts.notes())
 
 
@@ -176,18 +176,18 @@ def _words(arguments: Sequence[str], rows: Mapping[str, Row], ours: Ours) -> Ite
         name, equals, value = argument.partition("=") if argument.startswith("--") else (argument, "", "")
         if name not in rows and name not in ours.options and argument[:2] in rows:  # like -c8
             name, equals, value = argument[:2], "=", argument[2:]
-        given = [value] if equals else []
+        values = [value] if equals else []
         row = rows.get(name)
-        following = given or [each for each in waiting[:1] if not _is_option(each)]
+        following = values or [each for each in waiting[:1] if not _is_option(each)]
         if row is not None and name in ours.options and not row.fits(following[0] if following else ""):
             row = None
         takes = row.takes if row is not None else 0 if name in ours.flags else 1
         most = takes if isinstance(takes, int) else len(waiting) + 1
-        while len(given) < most and waiting and not _is_option(waiting[0]):
-            if _ends_values(waiting[0]) and (given or (row is None and name not in ours.options)):
+        while len(values) < most and waiting and not _is_option(waiting[0]):
+            if _ends_values(waiting[0]) and (values or (row is None and name not in ours.options)):
                 break
-            given.append(waiting.pop(0))
-        yield _Word(name, given, row)
+            values.append(waiting.pop(0))
+        yield _Word(name, values, row)
 
 
 def _is_option(text: str) -> bool:

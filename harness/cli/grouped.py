@@ -100,7 +100,7 @@ class Grouped(click.Command):
         known = {name for param in options for name in (*param.opts, *param.secondary_opts)}
         flags = {name for param in options if param.is_flag for name in (*param.opts, *param.secondary_opts)}
         alone = {param.name or "" for param in self.get_params(ctx) if isinstance(param, click.Argument)}
-        taken = familiar.take(args, Ours(known, flags, alone, measures={"--levels", "--url"} <= known))
+        taken = familiar.read(args, Ours(known, flags, alone, measures={"--levels", "--url"} <= known))
         if taken.wrong:
             raise click.UsageError(" · ".join(taken.wrong), ctx)
         if taken.arguments != args:

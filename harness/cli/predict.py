@@ -94,12 +94,12 @@ def predict(scenario: str | None, **flags: Any) -> None:
         ("model_config", "no --model; name a model: `knee predict --list models`"),
         ("gpu", "no --gpu; name a card, or --gpu all: `knee predict --list gpus`"),
     )
-    for name, said in missing:
+    for name, hint in missing:
         flags[name] = flags[name] or getattr(resolved.hardware, name)
         if name == "gpu" and flags[name] is None:
             catalog.model_config(flags["model_config"], "--model")  # a wrong name is said before a missing card
         if flags[name] is None:
-            raise click.UsageError(said)
+            raise click.UsageError(hint)
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
     if any(flags[name] is not None for name in ("prefill_gpus", "decode_gpus", "prefill_tp")):
@@ -280,19 +280,19 @@ def _leave_out(flags: Mapping[str, Any], names: Iterable[str], fact: str, way_ou
 
 def _demand(flags: Mapping[str, Any]) -> Demand | None:
     """Return the demand that cards are ranked for: --rps, with spares or utilisation; None without --rps."""
-    given = {name: flags[name] for name in ("spare", "utilization") if flags[name] is not None}
+    shares = {name: flags[name] for name in ("spare", "utilization") if flags[name] is not None}
     if flags["rps"] is None:
-        for name in given:
+        for name in shares:
             raise HarnessError("it has no effect without --rps", place=f"--{name}", way_out="add --rps")
         return None
     rate, *more = units.rates(flags["rps"], "--rps")
     if more:
         raise HarnessError("several rates", place="--rps", way_out="give that of the peak")
-    if "utilization" in given:
-        given["utilization"] = units.portion(given["utilization"], "--utilization")
+    if "utilization" in shares:
+        shares["utilization"] = units.portion(shares["utilization"], "--utilization")
     from harness.decide import choice
 
-    return choice.Demand(requests_per_s=rate, **given)
+    return choice.Demand(requests_per_s=rate, **shares)
 
 
 def _heading(question: Question, name: str, workload: MeanLengths, demand: Demand | None, *, every: bool) -> str:

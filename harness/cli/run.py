@@ -201,9 +201,9 @@ def copying(flags: dict[str, Any], *, many: bool = True) -> Iterator[Saved]:
     try:
         yield lambda folder: copy.follow(folder.parent if many else folder)
     finally:
-        said = copy.finish()
-        if said and not (flags["quiet"] and said.startswith("copied")):
-            click.echo(said, err=True)
+        message = copy.finish()
+        if message and not (flags["quiet"] and message.startswith("copied")):
+            click.echo(message, err=True)
 
 
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:

@@ -277,6 +277,11 @@ class LevelSummary(RequestFigures, frozen=True, kw_only=True):
         return self.output_tokens_per_s
 
     @property
+    def decodes(self) -> bool:
+        """Return whether its requests generate output tokens; `unit` is stored only where they do not."""
+        return not self.unit
+
+    @property
     def first_s(self) -> Spread:
         """Return the time to the first token; to the whole answer if nothing is decoded."""
-        return self.e2e_s if self.unit else self.ttft_s
+        return self.ttft_s if self.decodes else self.e2e_s

@@ -74,8 +74,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     fleet: Fleet | None = None  # for a demand
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What all cards are asked."""
+class _Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What every card is judged by: the model, the load, the limits and the deployment's figures."""
 
     model: Model
     workload: MeanLengths
@@ -118,7 +118,7 @@ def choose(
     """
     if rank not in RANKS:
         raise HarnessError(f"unknown order {rank!r}", place="--rank", way_out=nearest(rank, RANKS))
-    asked = _Asked(
+    terms = _Terms(
         model=model,
         workload=workload,
         slo=with_usual(slo or {}, workload),
@@ -126,8 +126,8 @@ def choose(
         demand=demand,
         figures=figures,
     )
-    found = [size for card in cards for size in _sizes(asked, card)]
-    return sorted(found, key=lambda each: _order(each, rank, workload.output_tokens))
+    choices = [size for card in cards for size in _sizes(terms, card)]
+    return sorted(choices, key=lambda each: _order(each, rank, workload.output_tokens))
 
 
 def best_sizes(choices: Iterable[Choice]) -> list[Choice]:
@@ -176,15 +176,15 @@ def gains(model: Model, card: Gpu, choice: Choice, workload: MeanLengths, **figu
     return offline, prompts
 
 
-def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
+def _sizes(terms: _Terms, card: Gpu) -> list[Choice]:
     """Return the choices of one card: each tensor-parallel size that fits, and the largest that does not, with why."""
-    sizes = [n for n in _SIZES if n in divisors(asked.model) and (n == 1 or among(card, n).link is not None)]
-    deployment(card, **asked.figures)  # a mistake in the options is raised here: it is no reason against a card
+    sizes = [n for n in _SIZES if n in divisors(terms.model) and (n == 1 or among(card, n).link is not None)]
+    deployment(card, **terms.figures)  # a mistake in the options is raised here: it is no reason against a card
     choices: list[Choice] = []
     out: dict[int, str] = {}
     for tp in sizes:
         try:
-            choices.append(_best(asked, card, tp))
+            choices.append(_best(terms, card, tp))
         except HarnessError as error:
             out[tp] = error.fact
     if out:
@@ -198,15 +198,15 @@ def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
     return choices
 
 
-def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
+def _best(terms: _Terms, card: Gpu, tp: int) -> Choice:
     """Return a card at a TP, loaded as high as its caps allow; where a demand is given, also the fleet for it."""
-    model, workload, slo = asked.model, asked.workload, asked.slo
+    model, workload, slo = terms.model, terms.workload, terms.slo
     price = sum(card.usd_per_hour) / 2 if card.usd_per_hour else None
-    where = deployment(card, tp=tp, **asked.figures)
+    where = deployment(card, tp=tp, **terms.figures)
     limits = caps(model, where, workload, slo)
     allowed = limits.get("slo")
     most = max(1, int(min(batch_cap(limits), math.inf if allowed is None else allowed)))
-    prediction = predict(model, where, workload, [(1 if asked.alone else most) * where.dp], slo=slo, price=price)
+    prediction = predict(model, where, workload, [(1 if terms.alone else most) * where.dp], slo=slo, price=price)
     level = prediction.levels[0]
     rates, watts = level.requests_per_s, None if card.watts is None else card.watts * where.gpus
     tokens = level.throughput.low
@@ -229,22 +229,22 @@ def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
         binding_cap=prediction.binding_cap,
         doubts=doubts(where.gpu),
     )
-    if asked.demand is None or choice.why_not or not choice.requests_per_s_slow:
+    if terms.demand is None or choice.why_not or not choice.requests_per_s_slow:
         return choice
-    return msgspec.structs.replace(choice, fleet=_fleet(asked, where, choice, asked.demand, batch_cap(limits)))
+    return msgspec.structs.replace(choice, fleet=_fleet(terms, where, choice, terms.demand, batch_cap(limits)))
 
 
-def _fleet(asked: _Asked, where: Deployment, choice: Choice, demand: Demand, cap: float) -> Fleet:
+def _fleet(terms: _Terms, where: Deployment, choice: Choice, demand: Demand, cap: float) -> Fleet:
     """Return the replicas that a demand needs, their use and cost, and the latencies at each one's share of it."""
     rate, most = demand.requests_per_s, choice.requests_per_s_slow or math.nan
     n = max(1, with_spares(rate / most, demand.utilization, demand.spare))
-    cost = step_cost(asked.model, where)
+    cost = step_cost(terms.model, where)
 
     def reached(C: int) -> float:
-        return over_replicas(cost, cap, asked.workload, C, where.dp).requests_per_s
+        return over_replicas(cost, cap, terms.workload, C, where.dp).requests_per_s
 
     C = 1 + bisect.bisect_left(range(1, choice.concurrency or 1), rate / n, key=reached)
-    level = predict(asked.model, where, asked.workload, [C]).levels[0]
+    level = predict(terms.model, where, terms.workload, [C]).levels[0]
     price = choice.usd_per_hour
     return Fleet(
         replicas=n,

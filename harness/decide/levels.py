@@ -32,10 +32,10 @@ def opened(place: str, limits: Mapping[str, float] | None = None) -> tuple[Manif
         return run_manifest(folder), read_summary(folder), None
     run = Result.open(folder)
     if limits is not None:
-        asked = run.manifest.scenario
-        bare = [msgspec.structs.replace(each, slo={}) for each in asked.class_ or ()]
-        asked = msgspec.structs.replace(asked, slo=dict(limits), class_=bare or asked.class_)
-        run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, scenario=asked))
+        scenario = run.manifest.scenario
+        bare = [msgspec.structs.replace(each, slo={}) for each in scenario.class_ or ()]
+        scenario = msgspec.structs.replace(scenario, slo=dict(limits), class_=bare or scenario.class_)
+        run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, scenario=scenario))
     return run.manifest, summarise(run), run
 
 

@@ -109,7 +109,7 @@ def _content(message: Message, tools: Tools) -> str | list[dict[str, Any]]:
     if not tools or not (called := calls(message)):
         return message.text
     before = [{"type": "text", "text": message.content}] if message.content.strip() else []
-    uses = [{"type": "tool_use", "id": id_, "name": name, "input": msgspec.Raw(given)} for id_, name, given in called]
+    uses = [{"type": "tool_use", "id": id_, "name": name, "input": msgspec.Raw(args)} for id_, name, args in called]
     return [*before, *uses]
 
 

@@ -307,8 +307,8 @@ class StreamDecoder(Shown):
             self._fail("several_choices", "several choices are not measured: leave n out")
         self._finish_reason = reason[:_LONGEST_REASON]
         if reason in _FAILED:
-            said = f": {text[:200]}" if text and not self._arrivals else ""  # LMDeploy's reason, in words
-            self._fail("stream_error", f"the server ended it: {reason}{said}")
+            detail = f": {text[:200]}" if text and not self._arrivals else ""  # LMDeploy's reason, in words
+            self._fail("stream_error", f"the server ended it: {reason}{detail}")
         return reason
 
     def _look_again(self, event: bytes) -> tuple[str, bool]:

@@ -126,8 +126,8 @@ def _items(message: Message) -> list[dict[str, Any]]:
     if of := (message.more or {}).get("tool_call_id"):
         return [{"type": "function_call_output", "call_id": of, "output": message.content}]
     called = [
-        {"type": "function_call", "call_id": id_, "name": name, "arguments": given}
-        for id_, name, given in calls(message)
+        {"type": "function_call", "call_id": id_, "name": name, "arguments": arguments}
+        for id_, name, arguments in calls(message)
     ]
     role, text = "user" if message.role == "tool" else message.role, message.content if called else message.text
     return [*([] if called and not text.strip() else [{"role": role, "content": text}]), *called]

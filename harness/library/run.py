@@ -139,8 +139,8 @@ def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: 
     base = reading.load(str(ready.path(str(scenario)))) if isinstance(scenario, str | Path) else scenario
     sections = {field: name for name in reversed(_SECTIONS) for field in getattr(Scenario(), name).__struct_fields__}
     fields: dict[str, Any] = {} if url is None else {"target": {"url": url}}
-    for given, value in options.items():
-        name = _SAME.get(given, given)
+    for option, value in options.items():
+        name = _SAME.get(option, option)
         if name in ("name", "slo"):
             fields[name] = _value(name, value)
         elif name not in sections:

@@ -53,6 +53,7 @@ def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float
         raise HarnessError(f"no cores {_list(chosen)!r} on this machine", place=_PLACE, way_out=way_out)
     memory = _memory()
     size = int(min(_LARGER * _cache(chosen), memory / 16))
+    flags = _cpuinfo("flags", "Features").split()
     streams, flops = _in_subprocess(chosen, size, seconds)
     return Machine(
         cpu=cpu_name(),
@@ -62,7 +63,7 @@ def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float
         copy_bytes_per_s=streams["copy"],
         add_bytes_per_s=streams["add"],
         fp32_flops=flops,
-        extension=next((name for name in BF16_OVER_FP32 if name in _flags()), ""),
+        extension=next((name for name in BF16_OVER_FP32 if name in flags), ""),
     )
 
 
@@ -89,10 +90,6 @@ def _cpuinfo(*names: str) -> str:
 def cpu_name() -> str:
     """Return the name of this machine's processor."""
     return _cpuinfo("model name") or platform.machine()
-
-
-def _flags() -> set[str]:
-    return set(_cpuinfo("flags", "Features").split())
 
 
 def _memory() -> float:

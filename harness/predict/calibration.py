@@ -163,11 +163,11 @@ def calibrated(
     applied = apply(msgspec.structs.replace(model, name=short(model.name)), deployment, calibration)
     prediction = roofline.predict(model, applied, lengths, levels, slo=slo, price=price)
     error = calibration.rms().calibrated
-    names = [*RANGES, "o_step"]
+    names = sorted([*RANGES, "o_step"], key=Deployment.__struct_fields__.index)
     return Calibrated(
         source=calibration.source,
         fitted_on=list(calibration.fitted_on),
-        parameters={name: getattr(calibration, name) for name in sorted(names, key=_place)},
+        parameters={name: getattr(calibration, name) for name in names},
         fitted=list(calibration.fitted),
         kept=calibration.kept,
         error_unseen=error,
@@ -195,10 +195,6 @@ def doubts(calibration: Calibration, levels: Iterable[float]) -> list[str]:
         on = " to ".join(dict.fromkeys(f"{C:g}" for C in (least, most)))
         doubts.append(f"C = {', '.join(far)}: far from the levels that were fitted ({on})")
     return doubts
-
-
-def _place(name: str) -> int:
-    return Deployment.__struct_fields__.index(name)
 
 
 def _banded(level: PredictedLevel, error: float) -> PredictedLevel:

@@ -165,8 +165,8 @@ class _Pools(msgspec.Struct, frozen=True):
         return least(lambda rate: not kept(rate), alone, most, close=_CLOSE) if kept(alone) else 0.0
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of every split: three ends of the band, the limits, and the rate."""
+class _Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What every split is judged by: the model, the load, three ends of the band, the limits and the rate."""
 
     model: Model
     prefill: Deployment
@@ -210,23 +210,23 @@ def predict(
     decode = msgspec.structs.replace(decode, dp=1, gpus=each[1])
     sent, seconds, by = _transfer(model, prefill, decode, workload, total)
     ends = _ends(model, prefill, decode, workload, seconds, counts)
-    asked = _Asked(model=model, prefill=prefill, decode=decode, workload=workload, ends=ends, slo=slo or {}, rate=rate)
+    terms = _Terms(model=model, prefill=prefill, decode=decode, workload=workload, ends=ends, slo=slo or {}, rate=rate)
     splits = {
         (n, (total - n * each[0]) // each[1]) for n in range(1, total // each[0] + 1) if total - n * each[0] >= each[1]
     }
-    shares = {split: _share(asked, *split) for split in sorted(splits | {counts})}
+    shares = {split: _share(terms, *split) for split in sorted(splits | {counts})}
     rates = {name: Band(*(end.most()[name] for end in ends)) for name in ("prefill", "decode")}
     return Disaggregated(
         model=model.name, gpu=decode.gpu.key, tp=decode.tp, prefill_tp=prefill.tp,
-        input_tokens=workload.input_tokens, output_tokens=workload.output_tokens, slo=asked.slo, rate=rate,
+        input_tokens=workload.input_tokens, output_tokens=workload.output_tokens, slo=terms.slo, rate=rate,
         prefill=Pool(gpus=gpus[0], replicas=counts[0], requests_per_s=rates["prefill"]),
         decode=Pool(gpus=gpus[1], replicas=counts[1], requests_per_s=rates["decode"]),
         decode_batch=int(ends[1].cap), transfer_s=seconds, transfer_bytes=sent, transfer_by=by,
         asked=shares[counts],
         best=min(shares.values(), key=lambda share: _order(share, rate, workload.output_tokens)),
-        together=_together(asked, total // each[1]),
-        enough=None if rate is None else _enough(asked, rate),
-        levels=[_level(C, ends, asked.slo) for C in levels],
+        together=_together(terms, total // each[1]),
+        enough=None if rate is None else _enough(terms, rate),
+        levels=[_level(C, ends, terms.slo) for C in levels],
         notes=list(model.notes),
     )  # fmt: skip
 
@@ -285,18 +285,18 @@ def _level(C: int, ends: Sequence[_Pools], slo: Mapping[str, float]) -> Disaggre
     )
 
 
-def _share(asked: _Asked, prefill: int, decode: int) -> Share:
+def _share(terms: _Terms, prefill: int, decode: int) -> Share:
     """Return what a split into `prefill` and `decode` replicas serves: the rate within the limits, a level there."""
-    ends = asked.of(prefill, decode)
+    ends = terms.of(prefill, decode)
     share = Share(
-        prefill_gpus=prefill * asked.prefill.gpus,
-        decode_gpus=decode * asked.decode.gpus,
-        requests_per_s_slow=ends[0].within(asked.slo),
+        prefill_gpus=prefill * terms.prefill.gpus,
+        decode_gpus=decode * terms.decode.gpus,
+        requests_per_s_slow=ends[0].within(terms.slo),
     )
     most = share.requests_per_s_slow
-    if not most or (asked.rate or 0.0) > most:
+    if not most or (terms.rate or 0.0) > most:
         return share
-    C = max(1, math.floor(ends[0].inside(asked.rate or most)))
+    C = max(1, math.floor(ends[0].inside(terms.rate or most)))
     return _at(share, _level(C, ends, {}))
 
 
@@ -316,25 +316,25 @@ def _order(share: Share, rate: float | None, G: float) -> tuple[bool, float]:
     return False, share.ttft_s + (G - 1) * (share.itl_s or 0.0)
 
 
-def _together(asked: _Asked, replicas: int) -> Share:
+def _together(terms: _Terms, replicas: int) -> Share:
     """Return what as many GPUs serve without a split, each of `replicas` doing prefill and decode; closed form.
 
     The load is the least that serves the asked rate, else the highest within the SLO; no figures where there is none.
     """
-    where = msgspec.structs.replace(asked.decode, dp=replicas, gpus=replicas * asked.decode.gpus)
+    where = msgspec.structs.replace(terms.decode, dp=replicas, gpus=replicas * terms.decode.gpus)
     share = Share(prefill_gpus=0, decode_gpus=where.gpus)
 
     def at(C: int) -> PredictedLevel:
-        return of_both(asked.model, where, asked.workload, [C], slo=asked.slo).levels[0]
+        return of_both(terms.model, where, terms.workload, [C], slo=terms.slo).levels[0]
 
-    caps = of_both(asked.model, where, asked.workload, [1], slo=asked.slo).caps
+    caps = of_both(terms.model, where, terms.workload, [1], slo=terms.slo).caps
     within = caps.get("slo", math.inf)
     most = int(min(batch_cap(caps), math.inf if within is None else within))
     if not most:
         return share
     C, share = most, msgspec.structs.replace(share, requests_per_s_slow=_slow(at(most)))
-    if asked.rate is not None:
-        C = 1 + bisect_left(range(1, most + 1), asked.rate, key=lambda C: _slow(at(C)))
+    if terms.rate is not None:
+        C = 1 + bisect_left(range(1, most + 1), terms.rate, key=lambda C: _slow(at(C)))
     return _at(share, at(C)) if most >= C else share
 
 
@@ -342,16 +342,16 @@ def _slow(level: PredictedLevel) -> float:
     return level.requests_per_s.low if level.requests_per_s else 0.0
 
 
-def _enough(asked: _Asked, rate: float) -> tuple[int, int] | None:
+def _enough(terms: _Terms, rate: float) -> tuple[int, int] | None:
     """Return the fewest GPUs of each pool that serve a rate within the limits at the slow end; None if none do."""
-    one = asked.of(1, 1)[0]
+    one = terms.of(1, 1)[0]
     alone = one.most()
     n, m = (max(1, math.ceil(rate / alone[name] - _CLOSE)) for name in ("prefill", "decode"))
     for _ in range(1000):
-        end = asked.of(n, m)[0]
-        if end.within(asked.slo) >= rate * (1 - _CLOSE):
-            return n * asked.prefill.gpus, m * asked.decode.gpus
-        more = (asked.of(each, other)[0].within(asked.slo) for each, other in ((n + 1, m), (n, m + 1)))
+        end = terms.of(n, m)[0]
+        if end.within(terms.slo) >= rate * (1 - _CLOSE):
+            return n * terms.prefill.gpus, m * terms.decode.gpus
+        more = (terms.of(each, other)[0].within(terms.slo) for each, other in ((n + 1, m), (n, m + 1)))
         by_prefill, by_decode = more
         n, m = (n + 1, m) if by_prefill > by_decode else (n, m + 1)
     return None

@@ -33,17 +33,17 @@ def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float |
     cap = f"; {limit_name(first.binding_cap)} ends its batch" if first.binding_cap and rank in ("cost", "speed") else ""
     demand = f" for {number(requests_per_s)} request{'s' * (requests_per_s != 1)}/s" if requests_per_s else ""
     fleet = f" in {first.fleet.replicas} replica{'s' * (first.fleet.replicas > 1)}{demand}" if first.fleet else ""
-    said = f"Pick {_cards(first)}{fleet}: {_figure(first, rank, least)}{why}{cap}"
+    text = f"Pick {_cards(first)}{fleet}: {_figure(first, rank, least)}{why}{cap}"
     if peers:
         after, figure = peers[0]
         more = abs(figure / least - 1)
         by = "the same" if more < _CLOSE else f"{percent(more)} {'less' if rank == 'speed' else 'more'}"
-        said += f". Next is {_cards(after)}: {_figure(after, rank, figure)}, {by}"
+        text += f". Next is {_cards(after)}: {_figure(after, rank, figure)}, {by}"
     lower = next((each for each in others if guessed(each[0]) and each[1] < least), None)
     if lower:
         better = _figure(lower[0], rank, lower[1])
-        said += f". {_cards(lower[0])} might be better at {better}, but its constants are a guess"
-    return said + "."
+        text += f". {_cards(lower[0])} might be better at {better}, but its constants are a guess"
+    return text + "."
 
 
 def gains(found: tuple[float, float] | None) -> list[str]:

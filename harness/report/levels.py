@@ -137,7 +137,7 @@ def above_zero(figure: Estimate) -> float | None:
 
 
 def _latencies(level: LevelSummary) -> str:
-    if level.unit:
+    if not level.decodes:
         return _percentiles("latency ", level.e2e_s) or _none(level)
     median = f"E2E p50 {time(level.e2e_s.p50)}" if level.e2e_s.p50 is not None else ""
     times = joined(_percentiles("TTFT ", level.ttft_s), _itl(level), median)

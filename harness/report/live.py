@@ -130,7 +130,7 @@ class LiveView:
         ttft = level.ttft_s
         first = f"p50 {_ms(ttft.p50)}" if ttft.p50 is not None or ttft.mean is None else f"mean {_ms(ttft.mean)}"
         latency = f"TTFT {first}  ITL {_ms(level.itl_s.mean)}"
-        if level.unit:
+        if not level.decodes:
             latency = f"latency p50 {_ms(level.e2e_s.p50)}"
         if self._last is not None:
             in_flight = self._last.in_flight if in_flight is None else in_flight

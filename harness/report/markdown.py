@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 from harness.report import document as doc
@@ -32,7 +33,8 @@ def literal(text: str) -> str:
 def _section(section: doc.Section) -> str:
     """Return a section with its title; one with a picture has no title, for the picture has one."""
     facts = [_fact(fact) for fact in section.facts]
-    again = [f"- to run it again:\n\n{_indented(section.command)}"] if section.command else []
+    command = textwrap.indent(section.command, "      ")
+    again = [f"- to run it again:\n\n{command}"] if command else []
     parts = [
         "\n".join([*facts, *again]),
         f"![{literal(section.alt)}]({section.picture})" if section.picture else "",
@@ -48,10 +50,6 @@ def _section(section: doc.Section) -> str:
 
 def _fact(fact: doc.Fact) -> str:
     return f"- {fact.label}: {literal(fact.value)}" + (f"; {literal(fact.detail)}" if fact.detail else "")
-
-
-def _indented(command: str) -> str:
-    return "\n".join(f"      {line}" for line in command.splitlines())
 
 
 def _table(columns: Sequence[doc.Column]) -> str:

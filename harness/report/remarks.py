@@ -57,7 +57,7 @@ def remarks(summary: Summary) -> list[Remark]:
 def warning(remarks: Sequence[Remark]) -> str:
     """Return what a reader has to know before the figures: the server died or changed, or the run ended early."""
     lines = [(remark.message, remark.where) for remark in remarks if remark.code in _OF_THE_SERVER]
-    return ". ".join(f"{said[:1].upper()}{said[1:]}{f' ({where})' if where else ''}" for said, where in lines)
+    return ". ".join(f"{message[:1].upper()}{message[1:]}{f' ({where})' if where else ''}" for message, where in lines)
 
 
 def first_lines(summary: Summary, remarks: Sequence[Remark], most: int) -> list[Remark]:

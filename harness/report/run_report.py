@@ -174,7 +174,7 @@ def ramp_facts(summary: Summary) -> list[doc.Fact]:
 # ---- the figures of `vllm bench serve` -------------------------------------------------------------------------------
 
 
-def serving(summary: Summary, asked: float | None = None) -> doc.Section:
+def serving(summary: Summary, requested: float | None = None) -> doc.Section:
     """Return the figures of a run's only level in the words of vLLM's serving benchmark; empty with several levels.
 
     Fewer requests count than were asked for: the first warm the server up and the last end after the window.
@@ -186,8 +186,8 @@ def serving(summary: Summary, asked: float | None = None) -> doc.Section:
     if done <= 0:
         return doc.Section()
 
-    more = asked is not None and asked > level.requests
-    rest = f" (in the window; {number(asked)} were asked for)" if more else ""
+    more = requested is not None and requested > level.requests
+    rest = f" (in the window; {number(requested)} were asked for)" if more else ""
 
     def total(each: float | None) -> str:
         return MISSING if each is None else number(round(each * done))

@@ -167,8 +167,8 @@ def _lengths(summary: Summary) -> doc.Section:
 
 
 def _side_by_side(lengths: Lengths, figure: Callable[[LengthSpread], float | None]) -> str:
-    asked = number(figure(lengths.asked)) if lengths.asked else MISSING
-    return f"{asked} / {number(figure(lengths.realised))}"
+    requested = number(figure(lengths.asked)) if lengths.asked else MISSING
+    return f"{requested} / {number(figure(lengths.realised))}"
 
 
 # ---- canaries --------------------------------------------------------------------------------------------------------

@@ -136,13 +136,13 @@ def _sized(metadata: pq.FileMetaData, size: int, least: int) -> None:
 def must_fit(metadata: pq.FileMetaData, size: int, *, rows: float = math.inf, expanded: float) -> None:
     """Raise ValueError for a parquet file of `size` bytes that says it holds more rows or bytes than these."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    found, held = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
-    if found != metadata.num_rows or min([group.num_rows for group in groups], default=0) < 0:
+    count, total_bytes = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
+    if count != metadata.num_rows or min([group.num_rows for group in groups], default=0) < 0:
         raise ValueError("its row groups are not its rows")
-    if found > rows:
-        raise ValueError(f"it says that {size:,} bytes hold {found:,} rows")
-    if held > expanded:
-        raise ValueError(f"it says that {size:,} bytes hold {held:,}")
+    if count > rows:
+        raise ValueError(f"it says that {size:,} bytes hold {count:,} rows")
+    if total_bytes > expanded:
+        raise ValueError(f"it says that {size:,} bytes hold {total_bytes:,}")
 
 
 def _counted(metadata: pq.FileMetaData, size: int) -> None:
@@ -260,11 +260,6 @@ def array(values: Sequence[Any] | np.ndarray, kind: str) -> pa.Array:
     return pa.Array.from_buffers(pa.type_for_alias(kind), len(numbers), [validity, pa.py_buffer(numbers)])
 
 
-def _kept(seconds: Any) -> Any:
-    """Return times rounded to the precision that the parquet file keeps."""
-    return (seconds * _GRID).round() / _GRID
-
-
 def ordered(records: Sequence[Record]) -> list[Record]:
     """Return records in the order they were sent; those that never were come last."""
     return sorted(records, key=lambda r: (r.sent_s is None, r.sent_s, r.request_id))
@@ -286,7 +281,8 @@ def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) ->
     offsets = array(np.concatenate([[0], np.cumsum(counts)]), "int32")
     stamps = np.frombuffer(b"".join(r.arrivals for r in records), dtype=np.int64)
     tokens = np.frombuffer(b"".join(tokens_of(r).tobytes() for r in records), dtype=np.int32)
-    cells["arrivals_s"] = pa.ListArray.from_arrays(offsets, array(_kept(stamps * 1e-9), "float64"))
+    arrivals_s = (stamps * 1e-9 * _GRID).round() / _GRID
+    cells["arrivals_s"] = pa.ListArray.from_arrays(offsets, array(arrivals_s, "float64"))
     cells["arrival_tokens"] = pa.ListArray.from_arrays(offsets, array(tokens, "int32"))
     about = {"header": msgspec.to_builtins(header), "levels": msgspec.to_builtins(levels)}
     return pa.table(cells).replace_schema_metadata({b"knee": json.dumps(about).encode()})

@@ -166,7 +166,7 @@ def predict(
         if kept and any(each.cached_input_fraction < _LAST * kept for each in by_count.values()):
             break
         by_count[agents] = level(agents)
-    holds = _held(by_count, level, HELD * kept) if kept else None
+    holds = _most_cached(by_count, level, HELD * kept) if kept else None
     machine = StepMachine(model, where, mean)
     return Agents(
         kv_tokens=machine.num_blocks * machine.block_size * where.dp,
@@ -177,7 +177,7 @@ def predict(
     )
 
 
-def _held(levels: dict[int, AgentLevel], level: Callable[[int], AgentLevel], needed: float) -> int | None:
+def _most_cached(levels: dict[int, AgentLevel], level: Callable[[int], AgentLevel], needed: float) -> int | None:
     """Return the most agents with a share of cached input of at least `needed`, by bisection between the `levels`.
 
     Levels tried in between are added to them. None if all of them have the share, or none does.

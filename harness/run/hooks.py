@@ -53,9 +53,9 @@ async def command(text: str, option: str) -> None:
         process = await asyncio.create_subprocess_exec(*shlex.split(text), stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
     except (ValueError, OSError) as error:
         raise HarnessError(str(error), place=option, way_out="write it as in a terminal") from None
-    _, said = await process.communicate()
+    _, output = await process.communicate()
     if process.returncode:
-        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
+        last = output.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
         fact = f"status {process.returncode}{': ' + last if last else ''}"
         raise HarnessError(fact, place=f"{option} {shlex.quote(text)}", way_out="run it in a terminal")
 

@@ -64,12 +64,12 @@ async def first(
         note(text)
     deployed = _deployed(scenario, serving, endpoint, profile)
     simulated, workload = _simulated(scenario, endpoint, profile), _workload(scenario, endpoint)
-    held = await _agents(scenario, endpoint, profile, deployed, workload.expected_hit_rate or None)
-    if held is not None:
-        notes.append(agents.sentence(held, scenario.counted))
+    of_agents = await _agents(scenario, endpoint, profile, deployed, workload.expected_hit_rate or None)
+    if of_agents is not None:
+        notes.append(agents.sentence(of_agents, scenario.counted))
         note(notes[-1])
     made, unpredicted = await _predicted(scenario, endpoint, deployed, simulated=simulated is not None)
-    notes += unpredicted if held is None else []
+    notes += unpredicted if of_agents is None else []
     shown, spec = scenarios.shown(scenario, endpoint.wire.secrets), scenario.hardware
     card = serving.card.key if serving.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
     return Manifest(
@@ -99,7 +99,7 @@ async def first(
         gpu_facts=cards,
         machine=serving.machine,
         prediction=made,
-        agents=held or UNSET,
+        agents=of_agents or UNSET,
         roof=roofline.data_sheet_roof(*deployed) if deployed else None,
         quality=endpoint.alone.canaries or UNSET,
         cache=endpoint.alone.cache or UNSET,

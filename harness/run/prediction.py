@@ -44,15 +44,15 @@ def predict(
     scenario: Scenario, endpoint: Endpoint, served: model.Model, where: deployment.Deployment, *, simulated: bool
 ) -> Prediction:
     """Return the data-sheet prediction for the levels that the run may reach, with --calibration's beside it."""
-    asked = levels(scenario)
+    loads = levels(scenario)
     lengths, cached = _as_counted(scenario, endpoint.prompts), where.prefix_hit or shape.cached_share(scenario)
     where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
-    notes = claims.notes(served, where, means(lengths), asked)
-    made = roofline.predict(served, where, lengths, asked, simulated=simulated, slo=slo, price=price, notes=notes)
+    notes = claims.notes(served, where, means(lengths), loads)
+    made = roofline.predict(served, where, lengths, loads, simulated=simulated, slo=slo, price=price, notes=notes)
     if path is None:
         return made
-    both = calibrated(served, where, lengths, asked, calibration(path), slo=slo, price=price)
+    both = calibrated(served, where, lengths, loads, calibration(path), slo=slo, price=price)
     return msgspec.structs.replace(made, calibrated=both)
 
 

@@ -250,8 +250,8 @@ def _from(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
     if scenario.has_tasks:
         yield from _of_tasks(first, scenario, rows)
         return
-    asked = canaries.read(scenario.quality) if scenario.quality else ()
-    source = sources.singles(scenario, PromptWords(), rows, asked)
+    prompts = canaries.read(scenario.quality) if scenario.quality else ()
+    source = sources.singles(scenario, PromptWords(), rows, prompts)
     mean = shape.of(scenario).mean().input_tokens
     for number, due_s in enumerate(_due(scenario, source), first):
         request = source.request(number)
@@ -272,8 +272,8 @@ def _of_tasks(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
     for number, due_s in enumerate(_due(scenario, source), first):
         task = source.task(number)
         for node, input_tokens in enumerate(script.input_tokens(task)):
-            asked = task.nodes[node]
-            at_s = None if due_s is None or asked.parents else due_s + asked.pause_s
+            request = task.nodes[node]
+            at_s = None if due_s is None or request.parents else due_s + request.pause_s
             yield _planned(script.request(task, node, {}), input_tokens, at_s)
 
 

@@ -71,14 +71,14 @@ def must_be_named(scenario: Scenario, *, api: str | None, dataset: str | None, p
     """
     spec = scenario.workload.dataset or DatasetSpec(path="")
     file = f"{spec.format}:{spec.path}" if spec.format else spec.path
-    for option, begun, given, own in (
+    for option, begun, named, own in (
         ("--api", scenario.target.api, api, scenario.target.api in APIS),
         ("--dataset", file, dataset, spec.format in (None, *readers())),
     ):
-        if given not in (None, begun):
+        if named not in (None, begun):
             fact = f"the run was begun with {begun or 'none'}"
-            raise HarnessError(fact, place=f"{option} {given}", way_out="give that, or start a new run")
-        if given is None and not own:
+            raise HarnessError(fact, place=f"{option} {named}", way_out="give that, or start a new run")
+        if named is None and not own:
             way_out = f"add {option} {begun} if its package may be loaded"
             raise HarnessError(f"only the folder names the plug-in of {option} {begun}", place=place, way_out=way_out)
 

@@ -30,10 +30,10 @@ def main() -> int:
     parser.add_argument("--cpu", type=int, help="core to stay on")
     parser.add_argument("--share-port", action="store_true", help="let other processes serve on this port too")
     arguments = parser.parse_args()
-    told = interpreter.told()
-    if not told:
+    line = interpreter.next_line()
+    if not line:
         return 0
-    profile: Profile | Reference = msgspec.json.decode(told, type=Profile | Reference)  # mypy sees no type in a union
+    profile: Profile | Reference = msgspec.json.decode(line, type=Profile | Reference)  # mypy sees no type in a union
     try:
         if arguments.cpu is not None:
             kernel.bind({arguments.cpu})

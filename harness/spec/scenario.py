@@ -408,26 +408,26 @@ def workload_digest(scenario: Scenario) -> str:
     Left out: address, name, price, seed, levels, their start, bounds, hardware, limits, and where tokenizer and data
     lie; data count by their requests and mean lengths.
     """
-    return _digest(list(_asked(scenario).values()))
+    return _digest(list(_workload_parts(scenario).values()))
 
 
-def asked(scenario: Scenario) -> dict[str, str]:
+def workload_fields(scenario: Scenario) -> dict[str, str]:
     """Return what `workload_digest` is of as texts: a value by its key, like {"workload.input_tokens": "64±8"}."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
 
     def add(name: str, value: Any) -> None:
         if isinstance(value, dict):
             for key, each in value.items():
                 add(f"{name}.{key}", each)
         elif value not in (None, []):
-            found[name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            fields[name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
-    for name, value in _asked(scenario).items():
+    for name, value in _workload_parts(scenario).items():
         add(name, {each["name"]: each for each in value} if name == "class" else value)
-    return found
+    return fields
 
 
-def _asked(scenario: Scenario) -> dict[str, Any]:
+def _workload_parts(scenario: Scenario) -> dict[str, Any]:
     workload, ramp = msgspec.to_builtins(scenario.workload), scenario.ramp
     workload.update(seed=None, tokenizer=None)
     workload.get("dataset", {}).pop("path", None)

@@ -69,14 +69,14 @@ def _fitted(scenario: Scenario, max_context: int) -> Scenario:
             return each
         bounded = not isinstance(law, distribution.Fixed) and most > law.mean()  # else its bounds would not hold it
         shorter = msgspec.structs.replace(law, high=most) if bounded else distribution.Fixed(most)
-        beside = prefix + answer.mean()
-        share = each.share * (beside + law.mean()) / (beside + shorter.mean())
+        others = prefix + answer.mean()
+        share = each.share * (others + law.mean()) / (others + shorter.mean())
         return msgspec.structs.replace(each, input=most if not bounded else str(shorter), share=share)
 
     return msgspec.structs.replace(scenario, class_=[fitted(each) for each in scenario.class_ or ()])
 
 
-def lengths(asked: int, fewest: int, most: int | None) -> list[int]:
+def lengths(tokens: int, fewest: int, most: int | None) -> list[int]:
     """Return the prompt lengths that a prefill probe holds at one request in flight, in tokens, rising.
 
     Eight in equal ratios from 64 tokens to the larger of 4,096 and four times what is asked, as far as `fewest` and
@@ -85,12 +85,12 @@ def lengths(asked: int, fewest: int, most: int | None) -> list[int]:
     >>> lengths(512, 24, None)
     [64, 116, 210, 380, 512, 689, 1248, 2261, 4096]
     """
-    low, high = max(_SHORTEST, fewest), max(_LONGEST, 4 * asked)
+    low, high = max(_SHORTEST, fewest), max(_LONGEST, 4 * tokens)
     if most is not None:
-        high = min(high, max(asked, most))
+        high = min(high, max(tokens, most))
     if high <= low:
-        return [asked]
+        return [tokens]
     ratio = (high / low) ** (1 / (_LENGTHS - 1))
     steps = [round(low * ratio**i) for i in range(_LENGTHS)]
-    far = {step for step in steps if max(step, asked) > _TOO_NEAR * min(step, asked)}
-    return sorted(far | {asked})
+    far = {step for step in steps if max(step, tokens) > _TOO_NEAR * min(step, tokens)}
+    return sorted(far | {tokens})

@@ -193,8 +193,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
         for place, at in enumerate(members):
             row = self.rows.table.row(at)
             parents = _parents(row, place)
-            told = parents if row.prompt is None else parents[:1]  # a text holds what is known of its other parents
-            history = whole[parents[0]] + sum(nodes[parent].output_tokens for parent in told) if parents else 0
+            answered = parents if row.prompt is None else parents[:1]  # a text holds what is known of its other parents
+            history = whole[parents[0]] + sum(nodes[parent].output_tokens for parent in answered) if parents else 0
             own = _own_tokens(row, history)
             fresh = own < 1 or ((row.whole or row.hashes is not None) and bool(parents))
             if fresh:

@@ -218,12 +218,12 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
 
     def _own(self, task: Task, node: int, answers: Mapping[int, str]) -> list[Message]:
         """Return the messages that a node adds to the conversation, the newest first."""
-        asked = task.nodes[node]
+        request = task.nodes[node]
         if self.recorded is not None:
-            *before, last = self.recorded.own(task.number, node, asked.input_tokens)
+            *before, last = self.recorded.own(task.number, node, request.input_tokens)
         else:
-            before, last = [], Message("user", self.vocabulary.text(asked.input_tokens, f"task:{task.number}:{node}"))
-        results = [self._answer(task, parent, answers) for parent in asked.answers[1:]]
+            before, last = [], Message("user", self.vocabulary.text(request.input_tokens, f"task:{task.number}:{node}"))
+        results = [self._answer(task, parent, answers) for parent in request.answers[1:]]
         joined = msgspec.structs.replace(last, content=BETWEEN.join([*results, last.content])) if results else last
         return [joined, *reversed(before)]
 
@@ -260,11 +260,11 @@ def of(scenario: Scenario, words: PromptWords = PromptWords(), rows: str = "") -
         system = prefixes(scenario, vocabulary)
         if system is None and workload.session and workload.session.system_tokens:
             system = Prefixes(vocabulary=vocabulary, tokens=workload.session.system_tokens)
-    asked = workload.session or dataset
+    spec = workload.session or dataset
     return Tasks(
         kinds=kinds,
         vocabulary=vocabulary,
-        history=asked.history if asked else "live",
+        history=spec.history if spec else "live",
         system=system,
         tools=tuple(workload.tools) if workload.tools else None,
         pause_scale=1.0 if workload.tool_time_scale is msgspec.UNSET else workload.tool_time_scale,
@@ -275,18 +275,18 @@ def _graph(scenario: Scenario) -> Graph | None:
     """Return the sessions or the graph that a scenario describes; None if it describes neither."""
     workload = scenario.workload
     seed = workload.seed or 0
-    if asked := workload.session:
-        found = session(
-            turns=parse(asked.turns),
-            input_tokens=parse(asked.user_tokens),
+    if spec := workload.session:
+        drawn_ = session(
+            turns=parse(spec.turns),
+            input_tokens=parse(spec.user_tokens),
             output_tokens=parse(workload.output_tokens),
-            think_ms=pauses(asked.think),
+            think_ms=pauses(spec.think),
             seed=seed,
         )
-        if sent := asked.sub_agents:
+        if sent := spec.sub_agents:
             drawn = SubAgents(share=sent.share, count=parse(sent.count), turns=parse(sent.turns))
-            found = msgspec.structs.replace(found, sub_agents=drawn)
-        return found
+            drawn_ = msgspec.structs.replace(drawn_, sub_agents=drawn)
+        return drawn_
     steps = [
         Step(
             name=node.name,

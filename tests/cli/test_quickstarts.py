@@ -97,7 +97,7 @@ def options() -> familiar.Ours:
 
 
 def test_what_is_left_out_is_said_with_its_reason_in_one_line() -> None:
-    got = familiar.take(["--backend", "vllm", "--num-prompts", "5", "--ignore-eos", "--save-result"], options())
+    got = familiar.read(["--backend", "vllm", "--num-prompts", "5", "--ignore-eos", "--save-result"], options())
     assert got.notes[-1] == (
         "left out: --ignore-eos (answers have the length that is asked for); "
         "--save-result (every run writes a result folder)"
@@ -117,14 +117,14 @@ def test_every_option_that_cannot_be_taken_is_named_at_once() -> None:
 
 def test_a_name_that_is_knee_s_too_is_read_by_its_value() -> None:
     knee, guide = ["sim:", "--profile", "llama-3.1-8b/l40s"], ["URL", "--profile", "kind=concurrent,streams=4"]
-    assert familiar.take(knee, options()).arguments == knee
-    assert familiar.take(guide, options()).arguments == ["URL", "--levels", "4"]
-    assert familiar.take(["URL", "--max-concurrency", "64"], options()).arguments == ["URL", "--max-concurrency", "64"]
+    assert familiar.read(knee, options()).arguments == knee
+    assert familiar.read(guide, options()).arguments == ["URL", "--levels", "4"]
+    assert familiar.read(["URL", "--max-concurrency", "64"], options()).arguments == ["URL", "--max-concurrency", "64"]
 
 
 def test_a_key_is_not_in_the_line_that_is_printed_and_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(theirs.API_KEY, "")
-    got = familiar.take(["--api-base", "http://h", "--api-key", "sk-secret-1", "--task", "text-to-text"], options())
+    got = familiar.read(["--api-base", "http://h", "--api-key", "sk-secret-1", "--task", "text-to-text"], options())
     assert "sk-secret-1" not in " ".join([*got.arguments, *got.notes])
     assert got.arguments[-2:] == ["--api-key-env", theirs.API_KEY]
 

@@ -42,7 +42,7 @@ def test_work_and_hardware_that_differ_are_fatal_and_unknown_where_they_are_miss
 
 def test_a_workload_that_differs_is_named_by_its_keys_and_not_by_digests() -> None:
     def row(*asked: dict[str, str]) -> fairness.Row:
-        stacks = [[run("x", facts=differing(workload=str(i), asked=each))] for i, each in enumerate(asked)]
+        stacks = [[run("x", facts=differing(workload=str(i), workload_fields=each))] for i, each in enumerate(asked)]
         return next(row for row in fairness.rows(stacks) if row.name == "workload")
 
     short, long = {"workload.input_tokens": "64±8", "load": "closed loop"}, {"workload.input_tokens": "512"}

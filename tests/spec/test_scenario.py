@@ -296,7 +296,7 @@ def test_the_digest_of_the_work_is_of_what_is_asked_alone() -> None:
 
 def test_what_the_digest_of_the_work_is_of_is_named_by_the_keys_of_a_scenario() -> None:
     def unlike(one: str, other: str) -> dict[str, tuple[str | None, str | None]]:
-        a, b = scenario.asked(build(one)), scenario.asked(build(other))
+        a, b = scenario.workload_fields(build(one)), scenario.workload_fields(build(other))
         return {key: (a.get(key), b.get(key)) for key in sorted({*a, *b}) if a.get(key) != b.get(key)}
 
     assert unlike("[workload]\nseed = 7", "[ramp]\nlevels = [4]\nstart = 'burst'") == {}

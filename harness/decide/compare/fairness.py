@@ -102,17 +102,17 @@ def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool
 
 def _with_keys(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
     """Return the row of the workload; if it differs, with the keys that differ in place of the digests."""
-    each = [[run.facts.asked for run in runs] for runs in stacks]
-    every = [asked for found in each for asked in found if asked]
+    each = [[run.facts.workload_fields for run in runs] for runs in stacks]
+    every = [fields for found in each for fields in found if fields]
     names = _unlike(every)
     if row.state != FATAL or not names:
         return row
 
-    def words(asked: Mapping[str, str]) -> str:
+    def words(fields: Mapping[str, str]) -> str:
         more = f", and {len(names) - _KEYS} more" if len(names) > _KEYS else ""
-        return ", ".join(f"{name} {cut(asked.get(name, 'none'), _LETTERS)}" for name in names[:_KEYS]) + more
+        return ", ".join(f"{name} {cut(fields.get(name, 'none'), _LETTERS)}" for name in names[:_KEYS]) + more
 
-    values = [_joined([words(asked) for asked in found if asked]) for found in each]
+    values = [_joined([words(fields) for fields in found if fields]) for found in each]
     why = "levels and rates have no load in common" if names == ["load"] else ""
     return msgspec.structs.replace(row, values=values, why=row.why or why)
 
@@ -229,8 +229,8 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
     if None not in own and max(_apart(own), _apart(outputs)) <= LENGTHS:
         return row(ALLOWED, "they differ by the chat templates alone")
     of_inputs, of_outputs = [mean.inputs_se for mean in means], [mean.outputs_se for mean in means]
-    asked = {run.facts.workload for run in every}
-    if len(asked) == 1 and None not in asked and _by_chance(inputs, of_inputs) and _by_chance(outputs, of_outputs):
+    works = {run.facts.workload for run in every}
+    if len(works) == 1 and None not in works and _by_chance(inputs, of_inputs) and _by_chance(outputs, of_outputs):
         if apart <= _OF_REPEATS:
             return row(ALLOWED, f"they differ by {apart:.1%}, as means of so few requests do by chance")
         return row(FATAL, f"they differ by {apart:.1%}, which may be chance: measure more requests")

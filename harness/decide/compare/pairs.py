@@ -207,7 +207,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 def judged(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *, refused: bool) -> list[Pair]:
     """Return for every pair of stacks which is faster, or why none is shown to be; errors corrected for all pairs."""
-    groups = {label: in_time(group) for label, group in groups.items()}  # if they alternate, the n-th runs are a pair
+    # If the stacks alternate, the n-th runs are a pair.
+    groups = {label: by_beginning(group) for label, group in groups.items()}
     rates = {label: [run.throughput() for run in group] for label, group in groups.items()}
     of_all = spread.pooled(list(rates.values()))
     found = {
@@ -313,7 +314,7 @@ def _ratio(apart: Difference, alpha: float = ALPHA) -> Ratio:
     return Ratio(value, (low, high), apart.repeated, apart.known)
 
 
-def in_time(runs: Sequence[Run]) -> list[Run]:
+def by_beginning(runs: Sequence[Run]) -> list[Run]:
     """Return the runs in the order in which they began."""
     return sorted(runs, key=lambda run: run.began or "")
 

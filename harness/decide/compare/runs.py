@@ -29,7 +29,7 @@ from harness.results import readers
 from harness.results.folder import MANIFEST, has_requests
 from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, in_words
 from harness.spec.choices import ROUND_ROBIN
-from harness.spec.scenario import asked, workload_digest
+from harness.spec.scenario import workload_digest, workload_fields
 from harness.spec.work import Unit, usd_per_million
 
 TOGETHER = "together"  # prefill and decode, on the same servers
@@ -49,7 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     measured_by: str
     workload: str | None = None
-    asked: Mapping[str, str] = {}  # the fields that the workload's digest is made from
+    workload_fields: Mapping[str, str] = {}  # the fields that the workload's digest is made from
     unit: str | None = None  # a Unit: what throughput counts
     model: str | None = None
     parameters: float | None = None
@@ -267,13 +267,13 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
     return Facts(
         measured_by=f"knee{simulated}",
         workload=workload_digest(manifest.scenario),
-        asked=asked(manifest.scenario),
+        workload_fields=workload_fields(manifest.scenario),
         unit=summary.unit,
         model=short(model).lower() if model else None,
         parameters=assumed.parameters if assumed else None,
         gpu=manifest.machine.cpu if on_host and manifest.machine else ", ".join(cards) or None,
         gpus=cores if on_host else None if manifest.gpus is None else str(manifest.gpus),
-        power_limit=_power(manifest.gpu_facts),
+        power_limit=_power_limits(manifest.gpu_facts),
         precision=_precision(hardware.dtype, assumed),
         kv_dtype=hardware.kv_dtype or manifest.cache_config.get("cache_dtype"),
         tp=None if hardware.tp is None and manifest.gpus != 1 else str(hardware.tp or 1),
@@ -320,7 +320,7 @@ def flags_of(command: Sequence[str]) -> dict[str, str]:
     return flags
 
 
-def _power(cards: Sequence[Card] | None) -> str | None:
+def _power_limits(cards: Sequence[Card] | None) -> str | None:
     limits = {card.power_limit_w for card in cards or [] if card.power_limit_w}
     return ", ".join(f"{limit:g} W" for limit in sorted(limits)) or None
 

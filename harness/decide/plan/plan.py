@@ -112,15 +112,15 @@ def _traffic(
     begun: Plan, at: MeasuredLoad, shape: Traffic | None, count: Callable[[float], int]
 ) -> tuple[replicas.TrafficFleet | None, float]:
     """Return (the fleet that follows a day's traffic, None at a constant rate; the peak, requests per second)."""
-    question, asked = begun.question, _asked(begun, at)
+    question, rate = begun.question, _demanded(begun, at)
     if shape is None:
-        assert asked is not None
-        return None, asked
-    cells, peak = replicas.rates(shape, asked)
+        assert rate is not None
+        return None, rate
+    cells, peak = replicas.rates(shape, rate)
     return replicas.follow(cells, peak, shape.period_s or 0.0, count, question.prices.cold_start_s), peak
 
 
-def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
+def _demanded(begun: Plan, at: MeasuredLoad) -> float | None:
     """Return the demanded requests per second at the peak; None if no demand is given.
 
     Users are divided by response time + think time, documents by those of a request; raise HarnessError if the run does
@@ -181,8 +181,8 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
                 "the SLO was met in closed loop; requests that come in bursts wait longer, "
                 "which `knee run --rate` on the planned fleet would show"
             )
-    asked = (("in", demand.input_tokens, capacity.input_tokens), ("out", demand.output_tokens, capacity.output_tokens))
-    for name, own, was in asked:
+    means = (("in", demand.input_tokens, capacity.input_tokens), ("out", demand.output_tokens, capacity.output_tokens))
+    for name, own, was in means:
         if own is not None and was and abs(own / was - 1) > _ALIKE:
             notes.append(
                 f"measured with {was:,.0f} tokens {name}, planned for {own:,.0f}: the throughput is taken to stay, "

@@ -129,7 +129,7 @@ async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
             endpoint = await reach.by_tls(endpoint, asking)
         with reach.noted(how.note, f"the pages of {where.place}"):
             endpoint = await published.read(api, endpoint, named, patience)
-        endpoint = await _asked(api, probe.scenario_for(scenario, endpoint.model.max_context), endpoint, how)
+        endpoint = await _tried(api, probe.scenario_for(scenario, endpoint.model.max_context), endpoint, how)
     notes = [
         *_choices(endpoint),
         *await _several(endpoint, how.ips.get(url)),
@@ -139,7 +139,7 @@ async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
     return msgspec.structs.replace(endpoint, notes=tuple(notes))
 
 
-async def _asked(api: control.Client, scenario: Scenario, endpoint: Endpoint, how: How) -> Endpoint:
+async def _tried(api: control.Client, scenario: Scenario, endpoint: Endpoint, how: How) -> Endpoint:
     """Load the tokenizer if one is named, and send the first requests; return the endpoint with what they show."""
     place, patience = endpoint.address.place, scenario.target.request_timeout
     _must_fit(scenario, endpoint.model.max_context, place)

@@ -179,10 +179,10 @@ def _chunk_notes(scenario: Scenario, timed: decoder.DecodedResponse) -> tuple[st
     return (f"{tokens} tokens came in {chunks} chunks, so {' and '.join(limits)} cannot be judged; limit tpot or icl",)
 
 
-def _way_out_of_kind(name: str, fields: Collection[str]) -> str:
-    """Return what makes a request acceptable that has tools, or the fields of a class."""
-    if name:
-        return f"change class {name!r}, which sends {' and '.join(fields)}, or how the server is started"
+def _way_out(class_name: str, fields: Collection[str]) -> str:
+    """Return what to do if a server refuses requests of a class for these fields; without a class, for their tools."""
+    if class_name:
+        return f"change class {class_name!r}, which sends {' and '.join(fields)}, or how the server is started"
     return "let the server call tools (vLLM: --enable-auto-tool-choice, --tool-call-parser), or leave tools out"
 
 
@@ -318,7 +318,7 @@ class _Requests:
             try:
                 await self._answer(request)
             except _RefusedError as error:
-                raise HarnessError(error.fact, place=error.place, way_out=_way_out_of_kind(name, fields)) from None
+                raise HarnessError(error.fact, place=error.place, way_out=_way_out(name, fields)) from None
             self.used += 1
 
     async def _request(self, prompt_words: int, output_tokens: int) -> Request:

@@ -178,17 +178,17 @@ async def first_answer(
     ready_at = await healthy(port, health, over, within_s)
     async with _at(port) as http:
         if not model:
-            listed = (await _asked(http, "/v1/models", _LOOK_S, "data"))[0]
+            listed = (await _list(http, "/v1/models", _LOOK_S, "data"))[0]
             model = str(listed.get("id", "")) if isinstance(listed, dict) else ""
         if api not in _BODIES:
             return Answered(ready_at, None, model)
         body = msgspec.json.encode(_BODIES[api] | {"model": model, "max_tokens": _TOKENS})
         sent = time.monotonic()
-        await _asked(http, "/v1" + DIALECTS[api].path, max(_LOOK_S, until - ready_at), "choices", body)
+        await _list(http, "/v1" + DIALECTS[api].path, max(_LOOK_S, until - ready_at), "choices", body)
         return Answered(ready_at, time.monotonic() - sent, model)
 
 
-async def _asked(http: Client, path: str, within_s: float, field: str, body: bytes | None = None) -> list[Any]:
+async def _list(http: Client, path: str, within_s: float, field: str, body: bytes | None = None) -> list[Any]:
     """Return the list in a field of a page's JSON; raise NotReadyError if it is missing or empty."""
     try:
         page = await control.page(http, path, within_s, body)

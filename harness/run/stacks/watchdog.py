@@ -115,10 +115,10 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         # They are knee's, which then ends the pipe. Not SIG_IGN, which the server would inherit.
         signal.signal(number, lambda *_: None)
-    told = interpreter.told()
-    if not told:
+    line = interpreter.next_line()
+    if not line:
         return
-    task: Task = json.loads(told)
+    task: Task = json.loads(line)
     kernel.prctl(_SUBREAPER, 1)
     if task["cpus"]:
         kernel.bind(task["cpus"])
@@ -136,7 +136,7 @@ def main() -> None:
         if woken in ready:
             os.read(woken, KEPT)
         if 0 in ready:
-            in_order = bool(interpreter.told())
+            in_order = bool(interpreter.next_line())
             break
     if owner.status is not None:
         _report(ended=owner.status)

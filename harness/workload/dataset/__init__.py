@@ -55,10 +55,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     took_s: float | None = None  # seconds until it was over: from then on the next one of its session pauses
 
 
-def _one(row: Row, _: str) -> tuple[Row]:
-    return (row,)
-
-
 Rows = Callable[[Any, str], Iterable[Row]]
 
 
@@ -72,7 +68,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     what: str  # one record is, in words
     keys: tuple[frozenset[str], ...] = ()  # a record has one of these sets of fields; (): the format has to be named
     record: type[Any]
-    rows: Rows = _one  # the requests of a record at a place
+    rows: Rows = lambda row, _: (row,)  # the requests of a record at a place
     begin: Callable[[], Rows] | None = None  # in its place: reads a file's records, and remembers those before
     # If given, the records are read together, not one by one; what it yields are rows already.
     gather: Callable[[Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]] | None = None

@@ -112,10 +112,10 @@ def _captured(capture: Capture, place: str) -> Iterator[Row]:
     with contextlib.suppress(KeyError, *decoding.WRONG):  # it is not captured, or a stream
         answer = msgspec.json.decode(capture.payloads["endpointOutput"].decoded(), type=dict[str, msgspec.Raw])
         usage = msgspec.json.decode(answer["usage"], type=_Usage)
-    asked = msgspec.json.decode(body, type=dict[str, Any])
-    if isinstance(inner := asked.get("parameters"), dict):  # text-generation-inference has them here
-        asked |= inner
-    for row in rows_of(msgspec.convert(asked, record_type(), strict=False), place):
+    request = msgspec.json.decode(body, type=dict[str, Any])
+    if isinstance(inner := request.get("parameters"), dict):  # text-generation-inference has them here
+        request |= inner
+    for row in rows_of(msgspec.convert(request, record_type(), strict=False), place):
         yield msgspec.structs.replace(
             row,
             at_s=seconds(capture.event.inference_time),

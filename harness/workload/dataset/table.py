@@ -103,11 +103,11 @@ def write(rows: Iterable[Row], path: Path) -> Table:
         if not at_s:
             raise HarnessError("the dataset holds no requests", way_out="give one that does")
         columns = {"input_tokens": inputs, "output_tokens": outputs, "begin": offsets[:-1], "end": offsets[1:]}
-        _finish(file, end, _in_time(at_s, sessions, columns))
+        _finish(file, end, _sorted_by_time(at_s, sessions, columns))
     return Table(path)
 
 
-def _in_time(at_s: array[float], sessions: array[int], columns: dict[str, array[int]]) -> dict[str, Any]:
+def _sorted_by_time(at_s: array[float], sessions: array[int], columns: dict[str, array[int]]) -> dict[str, Any]:
     """Return all columns sorted by the rows' times, which begin at 0, and the rows of each session in that order."""
     import numpy as np
 
