@@ -78,16 +78,16 @@ def slo_knee(knees: Knees, levels: Sequence[LevelSummary], *, rates: bool) -> Sl
     if knee is not None and knee.value is not None:
         above = knee.ci95[1] if knee.ci95 else None
         return SloKnee(knee.value, above, is_decided(knee), overloaded=_overloaded_at(above, levels, rates=rates))
-    found = slo.by_load(levels, rates=rates)
-    missed = next((load for load, each in found.items() if each.outcome == Outcome.MISSED), None)
-    lowest = missed is not None and missed == min(found)
+    by_load = slo.by_load(levels, rates=rates)
+    missed = next((load for load, each in by_load.items() if each.outcome == Outcome.MISSED), None)
+    lowest = missed is not None and missed == min(by_load)
     return SloKnee(
         None,
         missed,
         lowest=lowest,
         overloaded=_overloaded_at(missed, levels, rates=rates),
-        judged=bool(found),
-        chunked=slo.by_chunks(found),
+        judged=bool(by_load),
+        chunked=slo.by_chunks(by_load),
     )
 
 

@@ -115,14 +115,14 @@ def p99_ttft(at: LevelSummary, levels: Sequence[LevelSummary], slo: Mapping[str,
     limit = slo.get("ttft_p99", slo.get("ttft"))
     threshold = TTFT_P99_S if limit is None else limit
     load = at.load or 0.0
-    found = {
+    values = {
         of: each
         for of, judged in by_load(levels, rates=at.rate is not None).items()
         for each in judged.pooled
         if each.limit.split("=")[0] in ("ttft_p99", "ttft") and not each.class_ and each.outcome != Outcome.UNRESOLVED
     }
-    deciding = [of for of, each in found.items() if of == load or (of < load and each.outcome == Outcome.MISSED)]
-    decided = found[max(deciding)] if deciding else None
+    deciding = [of for of, each in values.items() if of == load or (of < load and each.outcome == Outcome.MISSED)]
+    decided = values[max(deciding)] if deciding else None
     if at.ttft_s.p99 is None and decided is None:
         why = f"{at.ttft_s.n} requests do not carry a p99: hold the level longer"
         return _unmeasured("p99_ttft", why, at.load)

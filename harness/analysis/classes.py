@@ -50,16 +50,16 @@ def with_classes(
 
     `limits` are each class's own limits, by its name; a class without any has the run's, which are in `conditions`.
     """
-    found = {}
+    views = {}
     for name, of_class in rows(table, limits).items():
         own = slo.per_request(limits.get(name, ())) or conditions.slo
         made = part_summary(table.only(of_class), level, msgspec.structs.replace(conditions, slo=own), whole)
         made = msgspec.structs.replace(made, abandoned=made.abandoned or 0)
-        found[name] = ClassSummary(**_figures(made, ClassSummary))
-    if not found:
+        views[name] = ClassSummary(**_figures(made, ClassSummary))
+    if not views:
         return whole
-    whole = msgspec.structs.replace(whole, classes=found)
-    return _with_goodput(whole, list(found.values())) if any(limits.values()) else whole
+    whole = msgspec.structs.replace(whole, classes=views)
+    return _with_goodput(whole, list(views.values())) if any(limits.values()) else whole
 
 
 def with_replicas(
@@ -68,13 +68,13 @@ def with_replicas(
     """Return the level's summary with a summary of each replica, by URL; `servers` has what each replica publishes."""
     made = {url: part_summary(table.only(table.to(url)), level, conditions, whole) for url in servers}
     in_flight = sum(each.in_flight or 0.0 for each in made.values())
-    found = {}
+    views = {}
     for url, each in made.items():
         share = (each.in_flight or 0.0) / in_flight if in_flight else None
-        found[url] = ReplicaSummary(
+        views[url] = ReplicaSummary(
             in_flight_share=share, **(_figures(each, ReplicaSummary) | {"server": servers[url]})
         )
-    return msgspec.structs.replace(whole, replicas=found)
+    return msgspec.structs.replace(whole, replicas=views)
 
 
 def _figures(made: LevelSummary, of: type[ClassSummary] | type[ReplicaSummary]) -> dict[str, Any]:
@@ -107,15 +107,15 @@ def attainments(
     own = {name: each for name, each in limits.items() if each}
     if not own:
         return slo.attainments(run, table, level, replicas=replicas)
-    found: list[Attainment] = []
+    attainments: list[Attainment] = []
     of_class = rows(table, limits)
     if run and len(own) < len(limits):
         others = ~np.logical_or.reduce([of_class[name] for name in own])
-        found += slo.attainments(run, table.only(others), level, replicas=replicas)
+        attainments += slo.attainments(run, table.only(others), level, replicas=replicas)
     for name, each in own.items():
         of_own = slo.attainments(each, table.only(of_class[name]), level, replicas=replicas)
-        found += [msgspec.structs.replace(attainment, class_=name) for attainment in of_own]
-    return found
+        attainments += [msgspec.structs.replace(attainment, class_=name) for attainment in of_own]
+    return attainments
 
 
 # ---- lengths ------------------------------------------------------------------------------------------------
@@ -177,23 +177,23 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     return WorkloadSummary(classes=[row(spec) for spec in specs])
 
 
-def lengths(asked: tuple[str, LengthSpread] | None, found: Floats) -> Lengths:
+def lengths(asked: tuple[str, LengthSpread] | None, counted: Floats) -> Lengths:
     """Return the lengths asked for beside the figures of the measured lengths, shape [requests], nans left out."""
-    found = found[~np.isnan(found)]
-    n = len(found)
+    counted = counted[~np.isnan(counted)]
+    n = len(counted)
     law, spread = asked or (None, None)
     return Lengths(
         law=law,
         asked=spread,
-        realised=_length_spread(found),
-        mean_se=float(found.std(ddof=1)) / n**0.5 if n > 1 else None,
+        realised=_length_spread(counted),
+        mean_se=float(counted.std(ddof=1)) / n**0.5 if n > 1 else None,
     )
 
 
-def _length_spread(found: Floats) -> LengthSpread:
+def _length_spread(counted: Floats) -> LengthSpread:
     """Return the mean and the percentiles of lengths; a percentile is a length that occurred, None with too few."""
-    if not len(found):
+    if not len(counted):
         return LengthSpread(None, None, None, None, None)
-    carried = [len(found) >= SAMPLES[max(q, 100 - q)] for q in _PERCENTILES]
-    at = np.percentile(found, _PERCENTILES, method="inverted_cdf").tolist()
-    return LengthSpread(float(found.mean()), *(x if known else None for x, known in zip(at, carried, strict=True)))
+    carried = [len(counted) >= SAMPLES[max(q, 100 - q)] for q in _PERCENTILES]
+    at = np.percentile(counted, _PERCENTILES, method="inverted_cdf").tolist()
+    return LengthSpread(float(counted.mean()), *(x if known else None for x, known in zip(at, carried, strict=True)))

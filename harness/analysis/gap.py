@@ -103,7 +103,7 @@ def attribute(
     if roof is not None and itl:
         least = roof.step(prediction.input_tokens + prediction.output_tokens / 2)
         mbu = Achieved(least / itl, least / predicted.decoding(1))
-    found = Gap(
+    gap = Gap(
         at=None if math.isinf(top.concurrency) else top.concurrency,
         ratio=ratio,
         ratio_single=decode,
@@ -116,7 +116,7 @@ def attribute(
         sentence="",
     )
     stops = f"the batch stops at {top.batch or 0:.3g} requests, not at {expected:.3g}"
-    return msgspec.structs.replace(found, sentence=_sentence(found, stops, off, where))
+    return msgspec.structs.replace(gap, sentence=_sentence(gap, stops, off, where))
 
 
 def _factors(
@@ -281,37 +281,37 @@ def _by_counters(server: ServerView) -> Cause | None:
 # ---- in words ------------------------------------------------------------------------------------------------------
 
 
-def _sentence(found: Gap, stops: str, off: float, where: str) -> str:
+def _sentence(gap: Gap, stops: str, off: float, where: str) -> str:
     """Return a sentence for people: by how much measured and predicted differ, the largest cause, a figure above peak.
 
     `stops` says where the batch stopped; `off` is the ratio that is furthest from 1, `where` its load.
     """
-    at = "at the plateau" if found.at is None else f"at C = {found.at:.4g}"
-    beyond = above_peak(found.mbu, found.mfu)
+    at = "at the plateau" if gap.at is None else f"at C = {gap.at:.4g}"
+    beyond = above_peak(gap.mbu, gap.mfu)
     end = f". {beyond}." if beyond else "."
-    if found.largest == Cause.NONE:
-        return f"Measured agrees with predicted: {found.ratio:.2f} of it {at}{end}"
-    ratios = f"{found.ratio:.2f} of predicted {at}"
-    if agree(found.ratio):
-        ratios = f"{off:.2f} of predicted {where}, though {found.ratio:.2f} {at}"
-    part = f"the largest part is {found.largest}, a factor {found.factors[found.largest]:.2f}"
-    return f"Measured is {ratios}; {part}: {_why(found, stops)}{end}"
+    if gap.largest == Cause.NONE:
+        return f"Measured agrees with predicted: {gap.ratio:.2f} of it {at}{end}"
+    ratios = f"{gap.ratio:.2f} of predicted {at}"
+    if agree(gap.ratio):
+        ratios = f"{off:.2f} of predicted {where}, though {gap.ratio:.2f} {at}"
+    part = f"the largest part is {gap.largest}, a factor {gap.factors[gap.largest]:.2f}"
+    return f"Measured is {ratios}; {part}: {_why(gap, stops)}{end}"
 
 
-def _why(found: Gap, stops: str) -> str:
+def _why(gap: Gap, stops: str) -> str:
     """Return the end of a sentence that explains the largest cause of the gap between measured and predicted."""
-    if found.largest == Cause.BANDWIDTH:
-        took = f"a token of one request alone takes {found.ratio_single or 0:.2f} × the predicted time"
+    if gap.largest == Cause.BANDWIDTH:
+        took = f"a token of one request alone takes {gap.ratio_single or 0:.2f} × the predicted time"
         return f"{took}: memory is slower, or each step takes longer to launch"
-    if found.largest == Cause.COMPUTE:
-        return f"a prompt takes {found.ratio_prefill or 0:.2f} × the predicted time to compute"
-    if found.largest in (Cause.SEQUENCES, Cause.KV_MEMORY):
+    if gap.largest == Cause.COMPUTE:
+        return f"a prompt takes {gap.ratio_prefill or 0:.2f} × the predicted time to compute"
+    if gap.largest in (Cause.SEQUENCES, Cause.KV_MEMORY):
         return stops
-    if found.largest == Cause.CLIENT:
+    if gap.largest == Cause.CLIENT:
         return "the load generator or its quota, not the server, set what was measured"
-    if found.ratio > AGREES[1]:
+    if gap.ratio > AGREES[1]:
         return "faster than the figures given allow: one is wrong (a sparse peak, prefix cache hits, the KV dtype)"
-    if found.ratio_single is None:
+    if gap.ratio_single is None:
         return "without a valid level at C = 1 it cannot be told from bandwidth and compute"
     return "neither one request alone nor the batch limit explains it"
 

@@ -86,14 +86,14 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
     """
     origin = table.sent if level.rate is None else table.scheduled  # in open loop our delay counts as waiting (wrk2)
     pace = tpot(table.first, table.last, placed_tokens(table), table.first_tokens)
-    found = {
+    latencies = {
         "ttft": ttft(origin, table.first),
         "ttfat": ttft(origin, table.first_content),
         "itl": pace,
         "tpot": pace,
         "e2e": table.done - origin,
     }
-    return found | {"icl": stalls(table)} if stalled else found
+    return latencies | {"icl": stalls(table)} if stalled else latencies
 
 
 def stalls(table: Table) -> Floats:

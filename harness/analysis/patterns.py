@@ -56,9 +56,9 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
         return np.bincount(of[rows], minlength=n)
 
     def latest(times: Floats) -> Floats:
-        found = np.full(n, -np.inf)
-        np.fmax.at(found, of, times)
-        return found
+        latest_s = np.full(n, -np.inf)
+        np.fmax.at(latest_s, of, times)
+        return latest_s
 
     began = -latest(-table.waited_from(level))
     done, last = latest(table.done), latest(table.last)
@@ -207,12 +207,12 @@ class Span(msgspec.Struct, frozen=True):
 
 def losses(table: Table, levels: Sequence[Level], urls: Sequence[str], fitted: Curve | None = None) -> list[NodeLoss]:
     """Return every loss of a replica in a run's finished levels, by time, with failures, recovery, throughput."""
-    found = []
+    losses = []
     for level in levels if len(urls) > 1 else ():
         of_level = table.only(table.level == level.index)
         spans = [span for url in urls for span in stops(of_level, url)]
-        found += [_loss(of_level, level, span, len(urls), fitted) for span in spans]
-    return sorted(found, key=lambda loss: loss.start_s)
+        losses += [_loss(of_level, level, span, len(urls), fitted) for span in spans]
+    return sorted(losses, key=lambda loss: loss.start_s)
 
 
 def stops(table: Table, url: str) -> Iterator[Span]:

@@ -73,14 +73,14 @@ def _prefill(levels: Sequence[LevelSummary], curve: Curve | None, *, input_token
     requests = sum(s.requests for s in shown) or 1
     prompt = sum(_prompt(s, input_tokens) * s.requests for s in shown) / requests
     answer = sum((s.output_tokens_mean or 1.0) * s.requests for s in shown) / requests
-    found = PrefillPhase(
+    prefill = PrefillPhase(
         tokens_per_s=capacity.times(prompt / answer) if prompt and answer else Value(None),
         seconds_per_token=slope,
         ttft_base_s=rise.base() if rise is not None else Value(None),
         mfu=_share(roof.token(at), slope) if roof is not None else None,
         lengths=sorted(zip(P.tolist(), t.tolist(), strict=True)),
     )
-    return Probed(Phases(prefill=found), best, at if at > input_tokens else None)
+    return Probed(Phases(prefill=prefill), best, at if at > input_tokens else None)
 
 
 def _decode(levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof | None) -> Probed:
@@ -190,15 +190,15 @@ def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
         if terms == 3 and len(np.unique(P)) < 4:
             continue
         weighted = A[:, :terms] / se[:, None]
-        found, _, _, _ = np.linalg.lstsq(weighted, t / se, rcond=None)
-        if terms == 2 or found[2] >= 0:
+        coefficients, _, _, _ = np.linalg.lstsq(weighted, t / se, rcond=None)
+        if terms == 2 or coefficients[2] >= 0:
             break
     inverse = np.zeros((3, 3))
     inverse[:terms, :terms] = np.linalg.inv(weighted.T @ weighted)
     scale = np.array([1.0, 1 / unit, 1 / unit**2])
-    c, s, q = (np.append(found, 0.0)[:3] * scale).tolist()
+    c, s, q = (np.append(coefficients, 0.0)[:3] * scale).tolist()
     covariance = tuple(tuple(row) for row in (inverse * np.outer(scale, scale)).tolist())
-    chi2 = float((((A[:, :terms] @ found - t) / se) ** 2).sum())
+    chi2 = float((((A[:, :terms] @ coefficients - t) / se) ** 2).sum())
     return _TtftFit(Rise((c, s, q), covariance, None, float(begins)), chi2, len(P) - terms)
 
 

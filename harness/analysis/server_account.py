@@ -119,12 +119,12 @@ class Scrapes:
 
     def buckets(self, figure: Figure) -> dict[float, float]:
         """Return how many values each bucket of a histogram took after the first scrape, by its upper bound."""
-        found: dict[float, float] = {}
+        buckets: dict[float, float] = {}
         for (_, meaning), points in self._series.get(figure, {}).items():
             if meaning.part == "bucket":
                 taken = sum(value for time_s, value in points if time_s > self.times[0])
-                found[meaning.up_to] = found.get(meaning.up_to, 0.0) + taken
-        return found
+                buckets[meaning.up_to] = buckets.get(meaning.up_to, 0.0) + taken
+        return buckets
 
 
 def server_view(

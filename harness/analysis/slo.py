@@ -90,10 +90,10 @@ def per_request(limits: Sequence[SloLimit]) -> dict[str, float]:
     >>> per_request(limits({"ttft_p99": 2.0, "ttft_p50": 0.5, "itl_p99": 0.05}))
     {'ttft': 0.5, 'itl': 0.05}
     """
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for limit in limits:
-        found[limit.figure] = min(limit.seconds, found.get(limit.figure, math.inf))
-    return found
+        seconds[limit.figure] = min(limit.seconds, seconds.get(limit.figure, math.inf))
+    return seconds
 
 
 def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
@@ -143,12 +143,12 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
         steps = metrics.steps(gap, end - start, replicas)
         effect = max(clumping(arrival, gap, limit.seconds, start, last, request_s) or 1.0, len(gap) / max(steps, 1))
         lost = round(len(gap) * (int(counted.sum()) / int(good.sum()) - 1))
-        found = attained(limit, int(met.sum()), len(gap) + lost, effect)
+        attainment = attained(limit, int(met.sum()), len(gap) + lost, effect)
         late = arrival[~met]
         if not len(late) or table.failed.any():
-            return found
+            return attainment
         by_others = _interrupted(table, late - gap[~met], late)
-        return msgspec.structs.replace(found, interrupted=float(by_others.sum()) / found.n)
+        return msgspec.structs.replace(attainment, interrupted=float(by_others.sum()) / attainment.n)
 
     return [gaps(limit) if limit.of_gaps else requests(limit) for limit in limits]
 
@@ -241,9 +241,9 @@ def independent(a: Attainment) -> float:
     return Z95**2 * e * (1 - e) / (p - e) ** 2
 
 
-def by_chunks(found: Mapping[float, Judged]) -> list[str]:
+def by_chunks(judged: Mapping[float, Judged]) -> list[str]:
     """Return the limits that no load can be judged by, since its tokens come in chunks."""
-    pooled = [each for at in found.values() for each in at.pooled]
+    pooled = [each for at in judged.values() for each in at.pooled]
     known = {each.limit for each in pooled if each.ci95 is not None}
     return sorted({each.limit for each in pooled if each.n and each.ci95 is None} - known)
 
@@ -363,12 +363,12 @@ def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
     judged, most = by_load(levels, rates=True), capacity(levels)
     # More than the server completes only queues, whatever a short window shows of it.
     over = min((rate for rate in judged if rate >= most), default=math.inf)
-    found = _boundary({rate: each for rate, each in judged.items() if rate < over})
-    if found is None or found.ci95 is None:
-        return found
-    low, high = found.ci95
+    boundary = _boundary({rate: each for rate, each in judged.items() if rate < over})
+    if boundary is None or boundary.ci95 is None:
+        return boundary
+    low, high = boundary.ci95
     ends = [end for end in (high, over) if end is not None and end < math.inf]
-    return Value(found.value, (None if near_capacity(levels, found.value) else low, min(ends, default=None)))
+    return Value(boundary.value, (None if near_capacity(levels, boundary.value) else low, min(ends, default=None)))
 
 
 class NearCapacity(msgspec.Struct, frozen=True):
@@ -435,14 +435,14 @@ def overloaded(level: LevelSummary) -> bool:
     return unstable.voids(level) or errors_above_1_percent.voids(level)
 
 
-def _boundary(found: Mapping[float, Judged]) -> Value | None:
+def _boundary(judged: Mapping[float, Judged]) -> Value | None:
     """Return the highest load below any miss that met the SLO, else likely did, with the lowest miss as upper end."""
-    missed = min((at for at, each in found.items() if each.outcome == Outcome.MISSED), default=math.inf)
+    missed = min((at for at, each in judged.items() if each.outcome == Outcome.MISSED), default=math.inf)
     end = float(missed) if missed < math.inf else None
-    met = max((at for at, each in found.items() if each.outcome == Outcome.MET and at < missed), default=None)
+    met = max((at for at, each in judged.items() if each.outcome == Outcome.MET and at < missed), default=None)
     if met is not None:
         return Value(float(met), (float(met), end))
-    below = {at: each.leans for at, each in found.items() if at < missed}
+    below = {at: each.leans for at, each in judged.items() if at < missed}
     lowest = min((at for at, leans in below.items() if leans == Outcome.MISSED), default=math.inf)
     likely = max((at for at, leans in below.items() if leans == Outcome.MET and at < lowest), default=None)
     return None if likely is None else Value(float(likely), (None, end))

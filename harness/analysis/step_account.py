@@ -85,28 +85,28 @@ def phases(table: Table, start: float, end: float, service: Service | None, serv
     seats = service.most if service and service.most_fraction >= EDGE else None
     of_requests = (server.queue_s, server.prefill_s) if server else (None, None)
     queue_s, prefill_s = (spread.mean if spread else None for spread in of_requests)
-    found = gaps_of(table, start, end, seats)
-    if found is None:
+    gaps = gaps_of(table, start, end, seats)
+    if gaps is None:
         return LevelPhases(prefill_s=prefill_s, wait_s=queue_s, source="server" * bool(prefill_s), reason=NO_STREAM)
     answered = table.ok & (table.first >= start) & (table.first < end)
     ttft_s = float(np.mean((table.first - table.sent)[answered])) if answered.any() else 0.0
     outside_s = 0.0 if prefill_s is None else max(0.0, ttft_s - prefill_s - (queue_s or 0.0))
     nobody = _nobody_streams(table, start, end, outside_s)
-    time, steps = float(found.time.sum()), float(found.steps.sum())
+    time, steps = float(gaps.time.sum()), float(gaps.steps.sum())
     measured = LevelPhases(
         busy=min(1.0, (time + float(nobody[1].sum())) / (end - start)),
         steps_per_s=steps / (end - start),
-        batch=float((found.batch * found.steps).sum()) / steps,
-        context=float((found.context * found.steps).sum()) / steps,
+        batch=float((gaps.batch * gaps.steps).sum()) / steps,
+        context=float((gaps.context * gaps.steps).sum()) / steps,
         prefill_s=prefill_s,
         wait_s=queue_s,
         source="server" * bool(prefill_s),
     )
-    step = plain_step(found)
+    step = plain_step(gaps)
     if step is None:
         return msgspec.structs.replace(measured, reason=ALWAYS)
-    divided = _divided(measured, _Blocks.of(table, found, step, nobody, (start, end)), step)
-    own_s = _prompt_times(table, found, step, answered)
+    divided = _divided(measured, _Blocks.of(table, gaps, step, nobody, (start, end)), step)
+    own_s = _prompt_times(table, gaps, step, answered)
     if own_s is None:
         return divided
     if prefill_s is None:
@@ -158,24 +158,24 @@ def completed(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 
     def complete(level: LevelSummary) -> LevelSummary:
         """Return the level with its phases by the line, unless it has steps of its own or lies too far above others."""
-        found = level.phases
-        if not found or found.reason != ALWAYS or not found.batch or found.batch > _FURTHEST * most:
+        phases = level.phases
+        if not phases or phases.reason != ALWAYS or not phases.batch or phases.batch > _FURTHEST * most:
             return level
-        error = max(off, _LEVELS) * max(1.0, found.batch / most)
-        made = _by_level(level, found, step.mean(found), error)
+        error = max(off, _LEVELS) * max(1.0, phases.batch / most)
+        made = _by_level(level, phases, step.mean(phases), error)
         return msgspec.structs.replace(level, phases=made, prefill_tokens_per_s=made.prefill_tokens_per_s.mean)
 
     return [complete(level) for level in levels]
 
 
-def _by_level(level: LevelSummary, found: LevelPhases, step_s: float, error: float) -> LevelPhases:
+def _by_level(level: LevelSummary, measured: LevelPhases, step_s: float, error: float) -> LevelPhases:
     """Return a level's prefill and decode rates, given the seconds of its steps without a prompt and their error.
 
     They are returned unchanged where decoding would take no time, or all the time that the server was busy.
     """
-    busy, decoding = found.busy or 1.0, step_s * (found.steps_per_s or 0.0)
+    busy, decoding = measured.busy or 1.0, step_s * (measured.steps_per_s or 0.0)
     if not 0 < decoding < busy:
-        return found
+        return measured
     prompts = (level.input_tokens_per_s.mean or math.nan) * (1 - (level.cached_input_fraction or 0.0))
     prefill, width = busy - decoding, error * decoding
 
@@ -186,7 +186,7 @@ def _by_level(level: LevelSummary, found: LevelPhases, step_s: float, error: flo
 
     share = prefill / busy
     return msgspec.structs.replace(
-        found,
+        measured,
         prefill_tokens_per_s=over(prompts, prefill, width),
         decode_tokens_per_s=over(level.decode_tokens_per_s or math.nan, decoding, width),
         prefill_share=Estimate(share, (max(0.0, share - width / busy), min(1.0, share + width / busy))),

@@ -32,12 +32,12 @@ Points = list[tuple[float, float]]  # (time, value), in order of time
 
 def series(samples: Iterable[Sample], source: str, start: float, end: float) -> dict[str, dict[str, Points]]:
     """Return the samples of a source in [start, end] as {worker, machine or card: {metric: [(time, value)]}}."""
-    found: dict[str, dict[str, Points]] = {}
+    series: dict[str, dict[str, Points]] = {}
     for sample in samples:
         if sample.source == source and start <= sample.time_s <= end:
             name, _, metric = sample.metric.rpartition("/")
-            found.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
-    return found
+            series.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
+    return series
 
 
 def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:

@@ -144,14 +144,14 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
     def mean_of(points: Sequence[tuple[float, float]]) -> Floats:
         return means(points, start, end, n)
 
-    found = Drift(
+    drift = Drift(
         throughput=read(batches(table.arrival, table.tokens, start, end, n)),
         ttft_p99_s=read(_p99(began[good], (table.first - began)[good], start, end, n)),
         kv_usage=read(mean_of(scrapes.over_time(Figure.KV_USAGE))),
         memory_bytes=read(mean_of(scrapes.over_time(Figure.MEMORY))),
         gpu_memory_bytes=read(_of_gpus(samples, "memory_used_bytes", start, end, n)),
     )
-    return None if found == Drift() else found
+    return None if drift == Drift() else drift
 
 
 def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:

@@ -101,9 +101,9 @@ def allow_files() -> None:
 
 def prctl(option: int, value: int) -> None:
     """Set an attribute of this process (prctl(2)), where the system has it."""
-    found = getattr(ctypes.CDLL(None), "prctl", None)
-    if found is not None:
-        found(option, ctypes.c_ulong(value), 0, 0, 0)
+    function = getattr(ctypes.CDLL(None), "prctl", None)
+    if function is not None:
+        function(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the call's number, by machine

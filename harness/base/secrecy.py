@@ -125,9 +125,9 @@ def of_proxies(environ: Mapping[str, str]) -> Iterator[str]:
     for name, value in environ.items():
         match = re.search(r"//([^@/]*)@", value) if name.lower().endswith("_proxy") else None
         if match:
-            user, found, password = match[1].partition(":")
-            yield from {password if found else user, unquote(password if found else user)}
-            yield base64.b64encode(unquote(match[1] if found else f"{user}:").encode()).decode()
+            user, colon, password = match[1].partition(":")
+            yield from {password if colon else user, unquote(password if colon else user)}
+            yield base64.b64encode(unquote(match[1] if colon else f"{user}:").encode()).decode()
 
 
 def plain(text: str) -> str:

@@ -144,9 +144,9 @@ def compare(
     """
     from harness.library import answers as library
 
-    found = library.compare(*stacks, vary=vary or "", force=force, format=format)
-    publish_comparison(found, **shown)
-    if found.refused:
+    comparison = library.compare(*stacks, vary=vary or "", force=force, format=format)
+    publish_comparison(comparison, **shown)
+    if comparison.refused:
         sys.exit(ExitStatus.UNSETTLED)
 
 

@@ -152,12 +152,12 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
 
     if path and not Path(path).exists() and catalog.is_model(path):
         raise HarnessError("it is a model, not a scenario", place=path, way_out=f"give --model {path}")
-    resolved = reading.load(str(ready.path(path))) if path else scenario.Scenario()
-    if resolved.has_tasks:
+    base = reading.load(str(ready.path(path))) if path else scenario.Scenario()
+    if base.has_tasks:
         fact = "the prompts of sessions and graphs grow with every answer"
         raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")
     own_lengths = flags["input_tokens"] is not None and flags["output_tokens"] is not None
-    if resolved.workload.dataset and not own_lengths:
+    if base.workload.dataset and not own_lengths:
         fact, way_out = "the lengths of a dataset are not predicted", "give its means: --input-tokens, --output-tokens"
         raise HarnessError(fact, place=f"{path}: $.workload.dataset", way_out=way_out)
     lengths = {}
@@ -165,12 +165,12 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
         flag, text = flag_of(field), flags[field]
         if text is None:
             continue
-        if resolved.class_:
+        if base.class_:
             raise HarnessError("classes have lengths of their own", place=flag, way_out="leave it out")
         if field == "input_tokens" or not _prefill_alone(flags):
             lengths[field] = classes.length(text, flag)
-    workload = msgspec.structs.replace(resolved.workload, **lengths, dataset=msgspec.UNSET)  # its means are given
-    return msgspec.structs.replace(resolved, workload=workload)
+    workload = msgspec.structs.replace(base.workload, **lengths, dataset=msgspec.UNSET)  # its means are given
+    return msgspec.structs.replace(base, workload=workload)
 
 
 def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:

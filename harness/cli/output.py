@@ -132,18 +132,18 @@ def publish_shard(folder: Path, shard: Shard, *, quiet: bool) -> None:
             print("merge all of them: knee report DIR DIR … --out DIR")
 
 
-def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
+def publish_map(folder: Path, measured: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
     """Write and print the result of a level map; its cells have reports of their own."""
     from harness.base import files
     from harness.report import level_map, markdown
     from harness.results import levelmap
 
-    document = level_map.report(found)
+    document = level_map.report(measured)
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", markdown.render(document))
     drawn: list[tuple[str, str | Path]] = [("page", folder / "map.html")]
     made: list[tuple[str, str | Path]] = [("map", folder / levelmap.MAP), ("report", folder / "map.md")]
-    show(document, made + drawn * plots, found, as_json=as_json, quiet=quiet)
+    show(document, made + drawn * plots, measured, as_json=as_json, quiet=quiet)
     if plots:
         from harness.report import page
 

@@ -94,10 +94,10 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     _shard(resolved, flags)
     if not resolved.many:
         sys.exit(_measure(resolved, agreed, flags))
-    found = measure_map(resolved, agreed, flags)
+    swept = measure_map(resolved, agreed, flags)
     if resolved.target.versus:
-        _compare(found, flags)
-    sys.exit(found.status)
+        _compare(swept, flags)
+    sys.exit(swept.status)
 
 
 def _compare(swept: Swept, flags: dict[str, Any]) -> None:
@@ -361,10 +361,10 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     from harness.spec import reading
 
     options.headers(flags["header"])  # first: a value that the shell split off is no path
-    found = reading.load(str(ready.path(path)), flags["size"]) if path else None
-    if flags["size"] is not None and found is None:
+    base = reading.load(str(ready.path(path)), flags["size"]) if path else None
+    if flags["size"] is not None and base is None:
         raise HarnessError("no scenario that has sizes", place="--size", way_out="give one, like coding-agents")
-    return laid_over(found, flags, run.params, path or "command line")
+    return laid_over(base, flags, run.params, path or "command line")
 
 
 def laid_over(base: Scenario | None, flags: dict[str, Any], params: Sequence[click.Parameter], place: str) -> Scenario:

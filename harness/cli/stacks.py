@@ -133,9 +133,9 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack]]:
 
     from harness.run.stacks import command
 
-    found, specs = campaign_of(path) if path else (None, [])
+    base, specs = campaign_of(path) if path else (None, [])
     params = click.get_current_context().command.params
-    resolved = laid_over(found, flags, params, path or "command line")
+    resolved = laid_over(base, flags, params, path or "command line")
     foreign = bool(specs) and ready.path(path, or_campaign=True).parent != ready.CAMPAIGNS
     specs = _chosen(specs, flags["stack"]) if specs else _specs(flags["stack"])
     length = flags["max_model_len"]

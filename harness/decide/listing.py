@@ -85,10 +85,10 @@ def folders(place: str) -> list[Path]:
     top = Path(place)
     if not top.is_dir():
         raise HarnessError("no such folder", place=place, way_out="give a result folder, or a folder of them")
-    found = list(_within(top))
-    if not found:
+    inside = list(_within(top))
+    if not inside:
         raise HarnessError("no result folder in it", place=place, way_out="give the --out of a run")
-    return found
+    return inside
 
 
 def _within(top: Path) -> Iterator[Path]:

@@ -41,9 +41,9 @@ _whole = msgspec.json.Decoder(_Whole).decode
 
 def _read_whole(data: bytes) -> Chunk:
     """Return the chunk of an answer that did not stream."""
-    found = _whole(data)
-    choices = [Choice(choice.message or Delta(), finish_reason=choice.finish_reason) for choice in found.choices]
-    return Chunk(choices, found.usage, found.error, found.timings)
+    whole = _whole(data)
+    choices = [Choice(choice.message or Delta(), finish_reason=choice.finish_reason) for choice in whole.choices]
+    return Chunk(choices, whole.usage, whole.error, whole.timings)
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:

@@ -58,10 +58,10 @@ _llama_event = msgspec.json.Decoder(_LlamaEvent).decode
 
 
 def _read_llama(data: bytes) -> Chunk:
-    found = _llama_event(data)
-    finish = (found.stop_type or "unknown") if found.stop else None
-    usage = usage_of(found.tokens_evaluated, found.tokens_predicted)
-    return Chunk([Choice(text=found.content, finish_reason=finish)], usage, found.error, found.timings)
+    event = _llama_event(data)
+    finish = (event.stop_type or "unknown") if event.stop else None
+    usage = usage_of(event.tokens_evaluated, event.tokens_predicted)
+    return Chunk([Choice(text=event.content, finish_reason=finish)], usage, event.error, event.timings)
 
 
 def _for_llama(settings: Settings) -> dict[str, Any]:

@@ -188,10 +188,10 @@ class Shown:
             return None
         ends = accumulate(self._lengths, initial=0)
         placed = self._placer.counts([self._text[a:b].decode() for a, b in pairwise(ends)])
-        found = sum(placed)
+        total = sum(placed)
         # Fewer is what the text does not show (markers, hidden reasoning) and stays unplaced.
-        may_be = usage is None or found <= usage + max(1, int(_FOREIGN * usage))
-        return array("i", placed) if found and may_be else None
+        may_be = usage is None or total <= usage + max(1, int(_FOREIGN * usage))
+        return array("i", placed) if total and may_be else None
 
     def _note_uncounted(self) -> None:
         """Note the tokens of the usage's total that are neither the prompt's nor the answer's, if they are many."""

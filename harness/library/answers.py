@@ -65,9 +65,9 @@ def read(source: str, *more: str, format: str = "") -> Measured:
     """Read the levels of a result folder, or of another tool's files and folders of files as those of one curve."""
     sources = (source, *more)
     if not any(runs.is_run(each) for each in sources):
-        found = [(each, runs.read_foreign(each, format)) for each in sources]
+        files = [(each, runs.read_foreign(each, format)) for each in sources]
         place = ", ".join(sources)
-        return of_foreign(readers.joined(found, place) if more else found[0][1], place)
+        return of_foreign(readers.joined(files, place) if more else files[0][1], place)
     if more:
         raise HarnessError("a result folder is fitted alone", place=", ".join(sources), way_out="give one")
     return _of_run(load(source))

@@ -157,10 +157,10 @@ class Relay:
 
     async def take(self) -> list[bytes | None]:
         """Return the messages that arrived since the last call, waiting for one at least; None marks the end of all."""
-        found = [await self._arrived.get()]
+        frames = [await self._arrived.get()]
         while not self._arrived.empty():
-            found.append(self._arrived.get_nowait())
-        return found
+            frames.append(self._arrived.get_nowait())
+        return frames
 
     async def exit_reason(self) -> str:
         return await self._worker.exit_reason()
@@ -210,9 +210,9 @@ class RayWorker:
         """Start the worker on its node; raise HarnessError for another version, a server out of reach, or no start."""
         place = f"node {self.node}"
         try:
-            found = await asyncio.wait_for(self._actor.versions.remote(), _START_S)
-            if tuple(found) != OURS:
-                fact = "it has Knee {} and Python {}, and this machine has {} and {}".format(*found, *OURS)
+            versions = await asyncio.wait_for(self._actor.versions.remote(), _START_S)
+            if tuple(versions) != OURS:
+                fact = "it has Knee {} and Python {}, and this machine has {} and {}".format(*versions, *OURS)
                 raise HarnessError(fact, place=place, way_out="install the same on all nodes")
             for host, port in self._servers:
                 if why := await self._actor.unreachable.remote(host, port):

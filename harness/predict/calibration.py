@@ -139,10 +139,10 @@ def decode(text: str | bytes, place: str = "--calibration") -> Calibration:
     way_out = "write one with `knee calibrate model DIR --out FILE`"
     with decoding.reading(place, "a calibration", way_out):
         data = text.encode() if isinstance(text, str) else text
-        found = decoding.typed(decoding.json(data), Calibration)
-    if found.format != FORMAT:
-        raise HarnessError(f"a calibration of format {found.format}, not {FORMAT}", place=place, way_out=way_out)
-    return found
+        calibration = decoding.typed(decoding.json(data), Calibration)
+    if calibration.format != FORMAT:
+        raise HarnessError(f"a calibration of format {calibration.format}, not {FORMAT}", place=place, way_out=way_out)
+    return calibration
 
 
 def calibrated(

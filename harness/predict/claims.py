@@ -54,7 +54,7 @@ def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Se
     """
     count, gpu = parameters(model).total, deployment.gpu.key
     decodes = model.generates and workload.output_tokens > 0
-    found = {
+    rows = {
         "gpus": "0" if gpu == "host" else str(deployment.gpus),
         "tp": str(deployment.tp),
         "card": next((card for card in _CARDS if gpu.startswith(card)), gpu),
@@ -65,10 +65,10 @@ def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Se
     }
     for size, (low, high) in _SIZES.items():
         if not model.experts and low <= count <= high:
-            found["size"] = size
+            rows["size"] = size
     if max(users, default=0) >= _MANY * deployment.gpus:
-        found["users"] = "thousands"
-    return found
+        rows["users"] = "thousands"
+    return rows
 
 
 def holds(claim: Claim, facts: Mapping[str, str]) -> bool:

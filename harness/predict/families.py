@@ -198,10 +198,10 @@ def heads(config: Config) -> tuple[int, int, int]:
 
 def indices(config: Config, field: str) -> list[int]:
     """Return a config field's list of whole numbers; [] if it is missing, HarnessError if it is something else."""
-    found = config.get(field) or []
-    if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
-        raise config.refused(field, str(found))
-    return [int(each) for each in found]  # a flag, as true, is 1
+    listed = config.get(field) or []
+    if not isinstance(listed, list) or not all(isinstance(each, int) for each in listed):
+        raise config.refused(field, str(listed))
+    return [int(each) for each in listed]  # a flag, as true, is 1
 
 
 _KINDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}

@@ -178,10 +178,10 @@ def _rules(stored: Mapping[str, Any], name: str) -> list[Rule]:
     if method in ("modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4"):
         return _modelopt(inner, name)
     if method == "compressed-tensors":
-        found = [_group(mapping(each), name) for each in mapping(stored.get("config_groups")).values()]
-        if not found:
+        groups = [_group(mapping(each), name) for each in mapping(stored.get("config_groups")).values()]
+        if not groups:
             raise refused(f"{_WHERE}.config_groups", "none of them", name)
-        return sorted(found, key=lambda rule: rule[1] is None)
+        return sorted(groups, key=lambda rule: rule[1] is None)
     if method == "bitsandbytes":
         if stored.get("load_in_8bit"):
             return [(Quantisation(method="int8", bits=8.0), None)]

@@ -161,17 +161,17 @@ def _level(
     """Return the level of C users, at the slow, the middle and the fast end of the band."""
     mid, dp, G = band[1].cost, deployment.dp, workload.output_tokens
     points = [over_replicas(*end, workload, C, dp) for end in band]
-    found = [steady.latencies(points[1], mid, workload, meeting) for meeting in steady.MEETINGS]
+    ends = [steady.latencies(points[1], mid, workload, meeting) for meeting in steady.MEETINGS]
     tokens = _tokens(points, workload)
     return PredictedLevel(
         concurrency=C,
         output_tokens_per_s=Band(*(point.throughput for point in points)),
         input_tokens_per_s=UNSET if G else tokens,
         itl_s=points[1].itl if G else None,
-        ttft_s=found[1].ttft,
-        ttft_mean_s=Band(*(each.ttft for each in found)),
-        ttft_p99_s=Band(*(each.ttft_p99 for each in found)),
-        itl_p99_s=found[1].itl_p99 if G else UNSET,
+        ttft_s=ends[1].ttft,
+        ttft_mean_s=Band(*(each.ttft for each in ends)),
+        ttft_p99_s=Band(*(each.ttft_p99 for each in ends)),
+        itl_p99_s=ends[1].itl_p99 if G else UNSET,
         requests_per_s=Band(*(point.requests_per_s for point in points)),
         usd_per_million=_usd(price, deployment.gpus, (tokens.low, tokens.mid, tokens.high)),
         meets_slo=steady.meets(steady.latencies(points[0], band[0].cost, workload, "usual"), slo) if slo else None,

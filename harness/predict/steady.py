@@ -208,19 +208,19 @@ def slo_figure(name: str) -> str:
     return LIMITS[name][0]
 
 
-def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
+def meets(at: Latencies, slo: Mapping[str, float]) -> bool:
     """Return whether predicted latencies meet every limit; `_p50` and `_p75` limit the mean, all others the p99.
 
     TPOT, and `itl` without a percentile, which is a request's TPOT, are means already. A latency that is nan meets
     every limit.
     """
-    mean = {"ttft": found.ttft, "itl": found.itl, "e2e": found.e2e}
-    tail = {"ttft": found.ttft_p99, "itl": found.itl_p99, "e2e": found.e2e_p99}
+    mean = {"ttft": at.ttft, "itl": at.itl, "e2e": at.e2e}
+    tail = {"ttft": at.ttft_p99, "itl": at.itl_p99, "e2e": at.e2e_p99}
     same = {"ttfat": "ttft", "icl": "itl"}
     for name, limit in slo.items():
         figure = slo_figure(name)
         if figure == "tpot" or name == "itl":  # a mean over the request already
-            value = found.itl
+            value = at.itl
         else:
             value = (mean if name.endswith(("_p50", "_p75")) else tail)[same.get(figure, figure)]
         if value > limit:  # nan is within any limit
@@ -341,13 +341,13 @@ def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | N
     stop below 0.1, else a bend.
     """
     cap = batch_cap(limits)
-    found = stopping(limits)
+    stops = stopping(limits)
     bend = limits.get("compute")
     if bend is not None and bend < cap < math.inf:
         here, there = (steady_state(cost, workload, B, cap).throughput for B in (bend, cap))
         if math.log(there / here) < _FLAT * math.log(cap / bend):
-            found["compute"] = bend
-    return found
+            stops["compute"] = bend
+    return stops
 
 
 def binding_cap(stops: Mapping[str, float], limits: Mapping[str, float | None]) -> str | None:

@@ -72,7 +72,7 @@ def at_rates(
     cap = batch_cap(caps(model, where, mean))
     full = steady_state(step_cost(model, where), mean, cap, cap)
     request = full.ttft + mean.output_tokens * full.itl
-    found = []
+    stepped = []
     for level, rate in enumerate(rates):
         if rate > _FLOOD * where.dp * full.requests_per_s:
             fact = f"{rate:g} requests/s are far above the {where.dp * full.requests_per_s:.3g} that can be served"
@@ -83,8 +83,8 @@ def at_rates(
             seconds = math.ceil(seconds / period_s) * period_s
         machine, each = _machine(model, where, mean), _endless(lengths)
         seen = open_loop(machine, each, arrivals(level, share), warm_up=_WARM_UP * request, seconds=seconds)
-        found.append(msgspec.structs.replace(_together([(where.dp, seen)]), rate=rate))
-    return found
+        stepped.append(msgspec.structs.replace(_together([(where.dp, seen)]), rate=rate))
+    return stepped
 
 
 def _endless(lengths: MeanLengths | Mixture) -> Lengths:

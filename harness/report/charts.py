@@ -50,12 +50,12 @@ def measured(summary: Summary) -> list[_Measured]:
     C is used where N is unknown, and where it is 0, which a log axis does not have. Levels of a prefill probe, whose
     prompts have other lengths, are left out where there are those of a curve.
     """
-    found = [
+    groups = [
         (level.rate or level.in_slots or float(level.concurrency or 1), mean, level)
         for level in of_ramp(summary.levels) or summary.levels
         if (mean := level.throughput.mean) is not None
     ]
-    return sorted(found, key=lambda point: point[0])
+    return sorted(groups, key=lambda point: point[0])
 
 
 def curve(summary: Summary, manifest: Manifest) -> Chart:

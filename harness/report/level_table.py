@@ -51,16 +51,16 @@ def by_measurement(summary: Summary, title: str) -> Section:
     return _section(title, summary.levels, columns(summary, summary.levels), [])
 
 
-def _section(title: str, rows: Sequence[LevelSummary], found: Sequence[Column], about: Sequence[str]) -> Section:
+def _section(title: str, rows: Sequence[LevelSummary], cells: Sequence[Column], about: Sequence[str]) -> Section:
     """Return the section of a table of levels, with a note on its signs and short headings, invalid rows marked."""
     if not rows:
         return Section()
     void = frozenset(i for i, level in enumerate(rows) if worst(level) == Gravity.INVALID)
-    heads = [_C] if found[0].head == "C" else []
-    dash = [_DASH] if any(MISSING in column.cells for column in found) else []
+    heads = [_C] if cells[0].head == "C" else []
+    dash = [_DASH] if any(MISSING in column.cells for column in cells) else []
     signs = ", ".join(filter(None, [*heads, *dash, legend(rows), *about]))
-    phases = any(column.head.startswith("time in") for column in found)
-    return Section(title, columns=found, void=void, note="; ".join(filter(None, [signs, _PHASES * phases])))
+    phases = any(column.head.startswith("time in") for column in cells)
+    return Section(title, columns=cells, void=void, note="; ".join(filter(None, [signs, _PHASES * phases])))
 
 
 def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
@@ -124,10 +124,10 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
 
 def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of the server's share of time in prompts and the tokens/s of each phase while it runs."""
-    found = [x.phases or LevelPhases() for x in levels]
-    share = Column("time in\nprompts", [percent(above_zero(x.prefill_share)) for x in found], spare=15)
-    prefill = Column("prefill\ntok/s", [number(_known(x.prefill_tokens_per_s)) for x in found], spare=16)
-    decode = Column("decode\ntok/s", [number(_known(x.decode_tokens_per_s)) for x in found], spare=17)
+    views = [x.phases or LevelPhases() for x in levels]
+    share = Column("time in\nprompts", [percent(above_zero(x.prefill_share)) for x in views], spare=15)
+    prefill = Column("prefill\ntok/s", [number(_known(x.prefill_tokens_per_s)) for x in views], spare=16)
+    decode = Column("decode\ntok/s", [number(_known(x.decode_tokens_per_s)) for x in views], spare=17)
     return shown([share, prefill, decode])
 
 

@@ -43,9 +43,9 @@ def _section(section: doc.Section) -> str:
         "\n".join(map(_remark, section.remarks)),
         literal(section.note),
     ]
-    found = [part for part in parts if part]
-    title = [f"## {literal(section.title)}"] if section.title and found and not section.picture else []
-    return "\n\n".join([*title, *found])
+    filled = [part for part in parts if part]
+    title = [f"## {literal(section.title)}"] if section.title and filled and not section.picture else []
+    return "\n\n".join([*title, *filled])
 
 
 def _fact(fact: doc.Fact) -> str:

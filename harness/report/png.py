@@ -94,11 +94,11 @@ def legible(text: str) -> str:
     """
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    font, found = get_font(findfont(FontProperties())), ""
+    font, shown = get_font(findfont(FontProperties())), ""
     for drawn, group in itertools.groupby(text, lambda each: each == "\n" or bool(font.get_char_index(ord(each)))):
         letters = list(group)
-        found += "".join(letters) if drawn else f"[{' '.join(f'U+{ord(letter):04X}' for letter in letters)}]"
-    return found
+        shown += "".join(letters) if drawn else f"[{' '.join(f'U+{ord(letter):04X}' for letter in letters)}]"
+    return shown
 
 
 def paper(inches: tuple[float, float]) -> Any:

@@ -155,10 +155,10 @@ def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
     """Return the step machine's table, over concurrency or over the target rate; percentiles follow their mean."""
 
     def spread(head: str, get: Callable[[SteppedLevel], Spread | None]) -> list[Column]:
-        found = [get(level) for level in levels]
+        values = [get(level) for level in levels]
 
         def of(figure: str) -> list[str]:
-            return [ms(getattr(each, figure) if each else None) for each in found]
+            return [ms(getattr(each, figure) if each else None) for each in values]
 
         return [Column(f"{head} ms", of("mean")), *(Column(f"{head} {p}", of(p)) for p in ("p50", "p99"))]
 

@@ -56,7 +56,7 @@ _WAYS_OUT = {
 def report(summary: Summary, manifest: Manifest) -> doc.Document:
     """Return the whole report: the answer first, then charts, levels, verdicts, and how it was measured."""
     title, subtitle = subject(summary, manifest)
-    found = answer(summary)
+    facts = answer(summary)
     curve = charts.curve(summary, manifest)
     unit = unit_of(summary)
     slo = manifest.scenario.slo
@@ -69,7 +69,7 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
     if manifest.scenario != Scenario():
         scenario = msgspec.json.format(msgspec.json.encode(manifest.scenario), indent=2).decode()
     sections = [
-        doc.Section(facts=found.lines, answer=True),
+        doc.Section(facts=facts.lines, answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("Latency against load", charts=latencies),
         doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
@@ -89,8 +89,8 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
     return doc.Document(
         title=title,
         subtitle=subtitle,
-        answer=found.first.value,
-        sentence=found.sentence,
+        answer=facts.first.value,
+        sentence=facts.sentence,
         figures=figures(summary),
         simulated=simulated_words(summary, manifest),
         warning=warning(remarks(summary)),

@@ -170,10 +170,10 @@ def read_since(path: Path, since: Position, levels: dict[int, Level]) -> Positio
 
     A segment after the first repeats the levels before it.
     """
-    found, position = Spooled(levels=levels), since
+    spooled, position = Spooled(levels=levels), since
     for number, name in folders.segments(path.parent, path.name).items():
         if number >= since.segment:
-            at = read_segment(path.with_name(name), found, since.at if number == since.segment else 0)
+            at = read_segment(path.with_name(name), spooled, since.at if number == since.segment else 0)
             position = Position(number, at)
     return position
 

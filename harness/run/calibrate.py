@@ -75,9 +75,9 @@ def load() -> ClientCalibration | None:
     others = sorted(folder().glob(f"calibration-{_host()}-*.json"), key=lambda each: -each.lstat().st_mtime)
     for each in [path(), *others]:
         with contextlib.suppress(OSError, HarnessError, msgspec.DecodeError):
-            found = msgspec.json.decode(files.read(each), type=ClientCalibration)
-            if found.format == FORMAT:
-                return found
+            calibration = msgspec.json.decode(files.read(each), type=ClientCalibration)
+            if calibration.format == FORMAT:
+                return calibration
     return None
 
 

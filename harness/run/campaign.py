@@ -281,15 +281,15 @@ class _MapCampaign:
         if isinstance(result, HarnessError):
             if not (self.plan.each_alone or self.has_measured()):
                 raise result
-            found = MeasuredCell(name=cell.name, at=cell.at, error=series.reason_of(result, self.hidden))
+            entry = MeasuredCell(name=cell.name, at=cell.at, error=series.reason_of(result, self.hidden))
         else:
             self.report(result)
             about = result.manifest
             self.manifest = msgspec.structs.replace(
                 self.manifest, model=about.model, gpu=about.gpu, simulated=result.summary.simulated, unit=about.unit
             )
-            found = measured(cell, result)
-        self._put(costed(found, self.folder / cell.name, cell))
+            entry = measured(cell, result)
+        self._put(costed(entry, self.folder / cell.name, cell))
 
     def has_measured(self) -> bool:
         return any(cell.status is not None for cell in self.known.values())

@@ -186,10 +186,10 @@ class Earlier(msgspec.Struct, frozen=True):
 
         Those are measured again.
         """
-        found = [(x, m) for x, m in self._counting(repeat) if x.input_tokens is None and x.role is not Role.LOSS]
-        while found and (found[-1][1].stalled or (found[-1][1].fails and found[-1][0].role is Role.FIXED)):
-            found.pop()
-        return [m for _, m in found]
+        points = [(x, m) for x, m in self._counting(repeat) if x.input_tokens is None and x.role is not Role.LOSS]
+        while points and (points[-1][1].stalled or (points[-1][1].fails and points[-1][0].role is Role.FIXED)):
+            points.pop()
+        return [m for _, m in points]
 
     def probed(self, repeat: int) -> set[int]:
         """Return the prompt lengths of a repeat that a probe need not measure again."""

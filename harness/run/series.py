@@ -94,9 +94,9 @@ def _outcome_of(series: Series, run: Planned, view: View, command: str, agreed: 
     place = series.folder / run.name
     about = results.read_manifest(place) if place.is_dir() else Manifest()
     if about.complete:
-        found = Result.open(place)
-        summary = summarise(found)
-        return Outcome(place, summary, found.manifest, exit_status(summary, slo_fail=series.slo_fail))
+        result = Result.open(place)
+        summary = summarise(result)
+        return Outcome(place, summary, result.manifest, exit_status(summary, slo_fail=series.slo_fail))
     if about.sessions:
         results.must_go_on(place, about)
     elif place.is_dir():  # it was killed before it began to load; where something else lies in it, `run` says so

@@ -122,10 +122,10 @@ def errors(records: Iterable[Record], log: Iterable[Entry], origin_ns: int) -> t
     The k-th arrival of a request is compared with its k-th write. A request that was cut has writes that never
     arrived; one that is not in the log is left out.
     """
-    found = [arrived - written for arrived, written in pairs(records, log, origin_ns)]
-    if not found:
+    late = [arrived - written for arrived, written in pairs(records, log, origin_ns)]
+    if not late:
         return np.empty(0), np.empty(0)
-    return np.concatenate(found), np.array([each[0] for each in found])
+    return np.concatenate(late), np.array([each[0] for each in late])
 
 
 def pairs(

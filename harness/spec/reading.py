@@ -69,11 +69,11 @@ def laid_over(base: Scenario | None, fields: Mapping[str, Any], *, place: str) -
         if not isinstance(values, Mapping) or table == "slo":
             tree[table] = values
             continue
-        found = tree.setdefault(table, {})
+        keys = tree.setdefault(table, {})
         for name in values:
             for other in _REPLACED.get(name, ()):
-                found.pop(other, None)
-        found.update(values)
+                keys.pop(other, None)
+        keys.update(values)
         typed |= {f"{table}.{name}" for name in values}
     hardware, of_endpoint = tree.get("hardware", {}), tree.get("target", {}).get("url")
     if {"hardware.tp", "hardware.gpus"} & typed == {"hardware.tp"} and hardware.get("gpus") == Hardware().gpus:

@@ -42,10 +42,10 @@ def hashes(tokens: Sequence[Hashable], block: int) -> list[int]:
     >>> [a == b for a, b in zip(hashes("aabb", 2), hashes("aabc", 2))]
     [True, False]
     """
-    found: list[int] = []
+    blocks: list[int] = []
     for at in range(0, len(tokens) - block + 1, block):
-        found.append(hash((found[-1] if found else 0, *tokens[at : at + block])))
-    return found
+        blocks.append(hash((blocks[-1] if blocks else 0, *tokens[at : at + block])))
+    return blocks
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
@@ -102,13 +102,13 @@ class Prompts:
         """Return the prompt with `tokens` tokens of the text `name` appended, and the hash of each block this fills."""
         if tokens < 1:
             return prompt
-        found, tail, at, filled = prompt.hashes.copy(), prompt.tail, 0, prompt.filled
+        hashes, tail, at, filled = prompt.hashes.copy(), prompt.tail, 0, prompt.filled
         while filled + tokens - at >= self._block:
-            found.append(hash((found[-1] if found else 0, *tail, name, at)))
+            hashes.append(hash((hashes[-1] if hashes else 0, *tail, name, at)))
             at, filled, tail = at + self._block - filled, 0, ()
         if at < tokens:
             tail, filled = (*tail, name, at, tokens), filled + tokens - at
-        return Prompt(prompt.tokens + tokens, found, tail, filled)
+        return Prompt(prompt.tokens + tokens, hashes, tail, filled)
 
 
 def _own_tokens(node: Node, row: Row | None, template: int) -> int:

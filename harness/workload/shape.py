@@ -112,9 +112,9 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         rng = random.Random(f"{self.seed}:stratified")
         until = [round(count * upto / self._upto[-1]) for upto in (0.0, *self._upto)]
         parts = zip(self.classes, itertools.pairwise(until), strict=True)
-        found = [lengths for each, (begin, end) in parts for lengths in each.stratified(end - begin, rng)]
-        rng.shuffle(found)
-        return found
+        drawn = [lengths for each, (begin, end) in parts for lengths in each.stratified(end - begin, rng)]
+        rng.shuffle(drawn)
+        return drawn
 
     @cached_property
     def _upto(self) -> tuple[float, ...]:

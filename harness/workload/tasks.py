@@ -276,7 +276,7 @@ def _graph(scenario: Scenario) -> Graph | None:
     workload = scenario.workload
     seed = workload.seed or 0
     if spec := workload.session:
-        drawn_ = session(
+        sessions = session(
             turns=parse(spec.turns),
             input_tokens=parse(spec.user_tokens),
             output_tokens=parse(workload.output_tokens),
@@ -285,8 +285,8 @@ def _graph(scenario: Scenario) -> Graph | None:
         )
         if sent := spec.sub_agents:
             drawn = SubAgents(share=sent.share, count=parse(sent.count), turns=parse(sent.turns))
-            drawn_ = msgspec.structs.replace(drawn_, sub_agents=drawn)
-        return drawn_
+            sessions = msgspec.structs.replace(sessions, sub_agents=drawn)
+        return sessions
     steps = [
         Step(
             name=node.name,

@@ -51,16 +51,16 @@ def cut_short(level: Measured) -> Finding | None:
     """A budget, an interrupt, failures, a stall or a shard's timetable ended the window early, or the level before the
     last request of its window.
     """
-    found = set(level.notes)
-    if LevelNote.INTERRUPTED in found:
+    notes = set(level.notes)
+    if LevelNote.INTERRUPTED in notes:
         message = f"an interrupt ended the level after {level.s.window_s:.3g} s of its window"
         return Finding(message, "`knee run --resume` measures it again")
-    if found & {LevelNote.COOLDOWN_CUT, LevelNote.COOLDOWN_STALLED}:
+    if notes & {LevelNote.COOLDOWN_CUT, LevelNote.COOLDOWN_STALLED}:
         return Finding(
             "the level ended before the last request of its window had: slow ones are missing",
             "see its errors first; else give the run more time or requests",
         )
-    if LevelNote.CUT_SHORT in found and not level.conditions.counted:
+    if LevelNote.CUT_SHORT in notes and not level.conditions.counted:
         message = f"a budget ended the window after {level.s.window_s:.3g} s"
         return Finding(message, "give the run more time or requests")
     return None

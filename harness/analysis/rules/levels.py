@@ -155,18 +155,18 @@ def near_capacity(run: Concluded) -> Finding | None:
     """
     rates = slo.by_load(run.levels, rates=True)
     met = max((rate for rate, each in rates.items() if each.leans == Outcome.MET), default=None)
-    found = slo.near_capacity(run.levels, met)
-    if found is None:
+    near = slo.near_capacity(run.levels, met)
+    if near is None:
         return None
-    share, queue_s = found.rate / found.capacity, found.queue_s
+    share, queue_s = near.rate / near.capacity, near.queue_s
     takes = "does not end" if math.isinf(queue_s) else f"takes some {queue_s:,.0f} s to come and go"
     message = (
-        f"{found.rate:g} requests per second are {share:.0%} of the {found.capacity:.3g} that the server completes: a "
-        f"queue there {takes}, and the window had {found.window_s:,.0f} s"
+        f"{near.rate:g} requests per second are {share:.0%} of the {near.capacity:.3g} that the server completes: a "
+        f"queue there {takes}, and the window had {near.window_s:,.0f} s"
     )
     if math.isinf(queue_s):
         return Finding(message, "plan with a lower rate")
-    longer = f"--rate {found.rate:g} --level-seconds {slo.QUEUE_TIMES * queue_s:.0f}s"
+    longer = f"--rate {near.rate:g} --level-seconds {slo.QUEUE_TIMES * queue_s:.0f}s"
     return Finding(message, f"hold it for longer ({longer}), or plan with a lower rate")
 
 

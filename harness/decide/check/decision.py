@@ -139,10 +139,10 @@ def _decide(wanted: Threshold, under: Conditions) -> Decision:
         why = f"the run is invalid: {broken[0].code}: {broken[0].message}"
         return _unresolved(made, why, broken[0].advice)
     if wanted.at is not None and wanted.at != ALL:
-        found = sides.load_of(wanted, concerned)
-        if isinstance(found, Quantity):
-            return _missing(made, found)
-        made = msgspec.structs.replace(made, at=found[0], open_loop=found[1])
+        loads = sides.load_of(wanted, concerned)
+        if isinstance(loads, Quantity):
+            return _missing(made, loads)
+        made = msgspec.structs.replace(made, at=loads[0], open_loop=loads[1])
         if wanted.figure in figures.PERCENTILES and wanted.bound is not None:
             return _by_attainment(made, wanted, under.runs)
     return _by_ratio(made, wanted, under) if relative else _by_interval(made, wanted, under)

@@ -313,16 +313,16 @@ def must_be_decidable(wanted: Sequence[tuple[Threshold, str]], *, baseline: bool
 def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
     """Return the unit of a threshold's figure; raise HarnessError if there is none or its bound has another unit."""
     name = wanted.figure
-    found = unit(wanted, place)
-    if wanted.bound is not None and not _fits(wanted, found):
+    known = unit(wanted, place)
+    if wanted.bound is not None and not _fits(wanted, known):
         fact, way_out = {
             SECONDS: ("is a time", "write it like 2s or 50ms"),
             SHARE: ("is a share", "write it like 1% or 0.01"),
             PER_SECOND: ("is a rate", "write it like 1500 or 1500tok/s"),
             NUMBER: ("is a number", "leave the unit out"),
-        }[found]
+        }[known]
         raise HarnessError(f"{name} of {wanted.text!r} {fact}", place=place, way_out=way_out)
-    return found
+    return known
 
 
 def _fits(wanted: Threshold, unit: str) -> bool:

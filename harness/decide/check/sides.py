@@ -48,12 +48,12 @@ class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
 def read(place: str) -> list[CheckedRun]:
     """Read the runs in a result folder, one for each repeat; raise HarnessError if none is finished."""
     manifest, summary, result = reading.opened(place)
-    found = runs.of_folder(place, manifest, summary)
-    if not found:
+    repeated = runs.of_folder(place, manifest, summary)
+    if not repeated:
         raise runs.unfinished(place)
     repeats = sorted({level.repeat for level in summary.levels})
-    parts = [summary] if len(found) == 1 else [_repeat(manifest, summary, repeat) for repeat in repeats]
-    return [CheckedRun(run=run, summary=part, result=result) for run, part in zip(found, parts, strict=True)]
+    parts = [summary] if len(repeated) == 1 else [_repeat(manifest, summary, repeat) for repeat in repeats]
+    return [CheckedRun(run=run, summary=part, result=result) for run, part in zip(repeated, parts, strict=True)]
 
 
 def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:

@@ -211,14 +211,14 @@ def judged(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *
     groups = {label: by_beginning(group) for label, group in groups.items()}
     rates = {label: [run.throughput() for run in group] for label, group in groups.items()}
     of_all = spread.pooled(list(rates.values()))
-    found = {
+    differences = {
         (a, b): _Two.of((a, b), (rates[a], rates[b]), of_all, rounds=alternate(groups[a], groups[b]))
         for a, b in itertools.combinations(groups, 2)
     }
-    known = {pair: two.apart for pair, two in found.items() if two.apart is not None}
+    known = {pair: two.apart for pair, two in differences.items() if two.apart is not None}
     alphas = dict(zip(known, spread.holm([each.p for each in known.values()]), strict=True))
     out = []
-    for (a, b), two in found.items():
+    for (a, b), two in differences.items():
         if two.apart is None:
             out.append(Pair(a=a, b=b, outcome="refused" if refused else "no_common_load"))
             continue

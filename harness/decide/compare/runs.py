@@ -193,10 +193,10 @@ def _labels(named: Sequence[tuple[str, str]], *found: Mapping[str, str]) -> list
 def read_folder(place: str) -> list[Run]:
     """Read the runs of a result folder, without a label; raise HarnessError if none has a finished level."""
     manifest, summary, _ = opened(place)
-    found = of_folder(place, manifest, summary)
-    if not found:
+    repeats = of_folder(place, manifest, summary)
+    if not repeats:
         raise unfinished(place)
-    return found
+    return repeats
 
 
 def unfinished(place: str) -> HarnessError:

@@ -217,7 +217,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 def thresholds(at: MeasuredLoad, utilization: float, engine: str, limits: Mapping[str, float]) -> Thresholds:
     """Return throughput and in-flight thresholds for alerts on a replica, with a rule file if its engine is known."""
     X = at.throughput
-    found = Thresholds(
+    of_fleet = Thresholds(
         scale_out_above=utilization * X,
         low_below=LOW * X,
         critical_below=CRITICAL * X,
@@ -225,7 +225,7 @@ def thresholds(at: MeasuredLoad, utilization: float, engine: str, limits: Mappin
         rules="",
     )
     known = next((each for each in ENGINES if each.name == engine), None)
-    return msgspec.structs.replace(found, rules=_rules(found, known, limits) if known else "")
+    return msgspec.structs.replace(of_fleet, rules=_rules(of_fleet, known, limits) if known else "")
 
 
 def _rules(bounds: Thresholds, engine: Engine, limits: Mapping[str, float]) -> str:
@@ -267,7 +267,7 @@ def _rules(bounds: Thresholds, engine: Engine, limits: Mapping[str, float]) -> s
 def _of_limits(engine: Engine, limits: Mapping[str, float]) -> list[str]:
     """Return an alert rule for each limit on TTFT, if the engine publishes a histogram of it."""
     known = next(_metrics(engine, [Figure.TTFT], histogram=True), None)
-    found = []
+    parts = []
     for name, seconds in limits.items():
         figure, share = LIMITS[name]
         if known is None or figure != "ttft":
@@ -276,8 +276,8 @@ def _of_limits(engine: Engine, limits: Mapping[str, float]) -> list[str]:
         quantile = f"histogram_quantile({0.99 if share is None else share:g}, sum by (le) (rate({series}[5m])))"
         summary = f"The limit {name}={duration(seconds)} is missed."
         suffix = name.removeprefix("ttft").strip("_").upper()
-        found.append(_rule(f"KneeTtft{suffix}High", f"{quantile} > {limit:.6g}", LOW_FOR, "warning", summary))
-    return found
+        parts.append(_rule(f"KneeTtft{suffix}High", f"{quantile} > {limit:.6g}", LOW_FOR, "warning", summary))
+    return parts
 
 
 def _rule(name: str, expression: str, lasts: str, severity: str, summary: str) -> str:

@@ -131,7 +131,7 @@ def read_traffic(text: str) -> traffic.Traffic:
     """
     place = "--traffic"
     if "(" in text and not Path(text).exists():
-        found = traffic.parse(text, place)
+        shape = traffic.parse(text, place)
     else:
         with decoding.reading(f"{place} {text}", "a traffic file", f"give a CSV with the header {_HEADER}, or a shape"):
             lines = decoding.content(Path(text)).decode("utf-8-sig").splitlines()
@@ -139,11 +139,11 @@ def read_traffic(text: str) -> traffic.Traffic:
             if header != _HEADER:
                 raise ValueError(f"its header is not {_HEADER}")
             series = ",".join(row.replace(",", ":") for row in rows)
-        found = traffic.parse(f"series({series})", f"{place} {text}")
-    if found.profile is None or found.profile.mean <= 0:
+        shape = traffic.parse(f"series({series})", f"{place} {text}")
+    if shape.profile is None or shape.profile.mean <= 0:
         way_out = "write it like wave(period=24h,low=5,high=50)"
         raise HarnessError("these arrivals have no rate of their own", place=place, way_out=way_out)
-    return found
+    return shape
 
 
 def rates(shape: traffic.Traffic, peak: float | None) -> tuple[list[float], float]:

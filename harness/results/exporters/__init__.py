@@ -106,11 +106,11 @@ def by_level(
     if summary.unit != Unit.OUTPUT_TOKENS:
         fact = f"{to} counts output tokens, and this run {summary.unit}"
         raise HarnessError(fact, place=str(run.path), way_out="give --to csv")
-    found = {}
+    rows = {}
     for index, level in enumerate(summary.levels):
         if level.output_tokens_per_s.mean is not None:
             load = f"c{level.concurrency}" if level.rate is None else f"rate{level.rate:g}"
-            found[f"{to}-{index:02}-{load}.json"] = of_level(level, run.manifest, index, summary.simulated)
-    if not found:
+            rows[f"{to}-{index:02}-{load}.json"] = of_level(level, run.manifest, index, summary.simulated)
+    if not rows:
         raise HarnessError("no level with a throughput", place=str(run.path), way_out="measure one")
-    return found
+    return rows

@@ -288,6 +288,6 @@ def _is_yaml(text: str) -> bool:
 def _of_yaml(text: str, most: int) -> list[Any]:
     """Return the documents of YAML as plain data; one of decoding.WRONG."""
     documents = [each for each in _DOCUMENT.split(text) if each.strip()][: most + 1]
-    found = [msgspec.to_builtins(msgspec.yaml.decode(document)) for document in documents]
-    decoding.check(found, numbers=False)
-    return [piece for each in found for piece in (each if isinstance(each, list) else [each])]
+    parsed = [msgspec.to_builtins(msgspec.yaml.decode(document)) for document in documents]
+    decoding.check(parsed, numbers=False)
+    return [piece for each in parsed for piece in (each if isinstance(each, list) else [each])]

@@ -61,10 +61,10 @@ def is_public(address: str) -> bool:
     >>> [is_public(a) for a in ("127.0.0.1", "10.1.2.3", "fe80::1%eth0", "fd00::1", "1.1.1.1", "::ffff:1.1.1.1")]
     [False, False, False, False, True, True]
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return found.is_global
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return ip.is_global
 
 
 async def addresses(where: Address) -> list[str]:
@@ -73,10 +73,10 @@ async def addresses(where: Address) -> list[str]:
         return []
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        infos = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # the latter: no host has such a name
         return []
-    return sorted({str(sockaddr[0]) for *_, sockaddr in found})
+    return sorted({str(sockaddr[0]) for *_, sockaddr in infos})
 
 
 async def before_the_first_byte(

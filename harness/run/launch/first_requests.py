@@ -86,7 +86,7 @@ async def first_requests(
     )
     left_s, itl_s = _rest(timed, answer, e2e_s)
     codec = msgspec.structs.replace(endpoint.wire.codec, drop=requests.drop)
-    found = msgspec.structs.replace(
+    checked = msgspec.structs.replace(
         endpoint,
         wire=msgspec.structs.replace(endpoint.wire, codec=codec),
         unit=_unit(scenario, counted),
@@ -95,9 +95,9 @@ async def first_requests(
         alone=Alone(e2e_s=e2e_s + left_s, itl_s=itl_s),
     )
     exact = prompts.exact or words in (1, shortest)
-    notes = (*endpoint.notes, *requests.notes, *_length_notes(scenario, found, wanted, exact=exact))
+    notes = (*endpoint.notes, *requests.notes, *_length_notes(scenario, checked, wanted, exact=exact))
     notes += _chunk_notes(scenario, timed)
-    return msgspec.structs.replace(found, notes=notes)
+    return msgspec.structs.replace(checked, notes=notes)
 
 
 async def _timed(
@@ -192,7 +192,7 @@ class _RefusedError(HarnessError):
 
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
     """Return {class: fields that its request bodies have besides (model, priority, response_format)}."""
-    found: dict[str, dict[str, Any]] = {}
+    by_class: dict[str, dict[str, Any]] = {}
     for each in scenario.class_ or ():
         fields: dict[str, Any] = {}
         if each.model:
@@ -202,8 +202,8 @@ def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
         if each.structured:
             fields["response_format"] = {"type": "json_object"}
         if fields:
-            found[each.name] = fields
-    return found
+            by_class[each.name] = fields
+    return by_class
 
 
 class _Requests:

@@ -209,11 +209,11 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
         figures=own.figures,
         pools=tuple((name, each.figures) for name, each in pools if each.figures is not None),
     )
-    found = Published(
+    pages = Published(
         facts={name: value for part in parts for name, value in part.facts.items()},
         cache_config=next((part.cache_config for part in reversed(parts) if part.cache_config), {}),
     )
-    return msgspec.structs.replace(endpoint, wire=wire, published=found, notes=(*endpoint.notes, *own.notes))
+    return msgspec.structs.replace(endpoint, wire=wire, published=pages, notes=(*endpoint.notes, *own.notes))
 
 
 async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
@@ -267,9 +267,9 @@ async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: floa
 async def must_export(url: str, target: Target, within_s: float) -> None:
     """Raise HarnessError unless a GPU exporter's page answers 200 and has figures that Knee knows."""
     async with client(target, connect_s=CONNECT_S) as http:
-        found = await page(http, target.path, within_s)
-    fact = "nothing answers there" if found is None else "" if found.status == 200 else f"it answers {found.status}"
-    if not fact and found is not None and not server.exporter_samples(0, 0.0, found.text):
+        answer = await page(http, target.path, within_s)
+    fact = "nothing answers there" if answer is None else "" if answer.status == 200 else f"it answers {answer.status}"
+    if not fact and answer is not None and not server.exporter_samples(0, 0.0, answer.text):
         fact = "none of its figures is known"
     if fact:
         way_out = "give the page of a DCGM exporter"

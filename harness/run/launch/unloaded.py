@@ -100,10 +100,10 @@ async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncI
 
 async def with_canaries(spec: QualitySpec, target: Target, endpoint: Endpoint, note: Callable[[str], None]) -> Endpoint:
     """Ask every canary prompt without load; return the endpoint with the canaries and their answers."""
-    found = await asyncio.to_thread(read, spec)
-    note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
+    canaries = await asyncio.to_thread(read, spec)
+    note(f"asking {len(canaries)} canaries {spec.repeats} times each, one request in flight")
     async with _asking(target, endpoint, "knee-canary") as ask:
-        return await with_answers(spec, found, endpoint, ask)
+        return await with_answers(spec, canaries, endpoint, ask)
 
 
 def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) -> Endpoint:
@@ -149,13 +149,13 @@ def _kept(place: int, canary: Canary, reply: Reply, secrets: Sequence[str]) -> C
     """Return a reply as it is kept: judged, without its text, secrets hidden; of a failed one its error alone."""
     if reply.error:
         return CanaryAnswer(canary=place, error=reply.error)
-    found = judge(canary, reply.text)
+    score = judge(canary, reply.text)
     return CanaryAnswer(
         canary=place,
         finish_reason=redact(reply.finish_reason, secrets),
-        differs_at=found.differs_at,
-        flaw=found.flaw,
-        score=found.score,
+        differs_at=score.differs_at,
+        flaw=score.flaw,
+        score=score.score,
     )
 
 

@@ -110,14 +110,14 @@ def main(arguments: list[str]) -> None:
     output = os.dup(1)
     os.dup2(2, 1)
     trust = _TRUST in arguments[1:]
-    found: _Found | _Failed
+    answer: _Found | _Failed
     try:
-        found = _loaded(arguments[0], trust_remote_code=trust)
+        answer = _loaded(arguments[0], trust_remote_code=trust)
     except Exception as error:  # noqa: BLE001  # any failure to load is a fact about the folder
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
-        found = _Failed(first, not trust and "trust_remote_code" in str(error))
+        answer = _Failed(first, not trust and "trust_remote_code" in str(error))
     with os.fdopen(output, "wb") as file:
-        file.write(msgspec.msgpack.encode(found))
+        file.write(msgspec.msgpack.encode(answer))
 
 
 if __name__ == "__main__":

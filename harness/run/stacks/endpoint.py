@@ -194,10 +194,10 @@ async def _list(http: Client, path: str, within_s: float, field: str, body: byte
         page = await control.page(http, path, within_s, body)
     except TransportError as error:
         raise NotReadyError(f"{path} fails: {error}") from None
-    found = page.json()
-    if not (isinstance(found, dict) and isinstance(found.get(field), list) and found[field]):
+    document = page.json()
+    if not (isinstance(document, dict) and isinstance(document.get(field), list) and document[field]):
         raise NotReadyError(f"{path} gives no {field}: {page.status} {page.text[:200]}")
-    listed: list[Any] = found[field]
+    listed: list[Any] = document[field]
     return listed
 
 

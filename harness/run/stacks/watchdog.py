@@ -75,9 +75,9 @@ class _Owner:
     def reap(self) -> None:
         """Every child that has ended, the server or what it left."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if found[0] == self.pid:
-                    self.status = os.waitstatus_to_exitcode(found[1])
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.pid:
+                    self.status = os.waitstatus_to_exitcode(ended[1])
 
     def end(self, stop_s: float) -> None:
         """End the server's group, killed if it lasts longer than `stop_s` seconds, then kill all else that it began."""

@@ -300,15 +300,15 @@ class _Found(msgspec.Struct, frozen=True):
 
 def weka_rows(trace: Trace, place: str) -> Iterator[Row]:
     """Yield a trace's requests in the order in which they began; raise ValueError if they cannot be replayed."""
-    found = list(_flat(trace.requests, "", 0.0, _relative(trace.requests)))
-    requests = sorted((each for each in found if each.call.type != _SUB_AGENT), key=lambda each: each.began_s)
+    flat = list(_flat(trace.requests, "", 0.0, _relative(trace.requests)))
+    requests = sorted((each for each in flat if each.call.type != _SUB_AGENT), key=lambda each: each.began_s)
     if not requests:
         raise ValueError("it holds no requests")
     if trace.block is None and any(request.call.hashes for request in requests):
         raise ValueError("it has hash_ids and no block_size")
-    after = waits({each.name: _waiting(each) for each in found})
+    after = waits({each.name: _waiting(each) for each in flat})
     places = {each.name: number for number, each in enumerate(requests)}
-    ends = {each.name: each.ended_s for each in found}
+    ends = {each.name: each.ended_s for each in flat}
     notes = []
     if all(request.call.took_s is None for request in requests) and len(requests) > 1:
         notes.append("it has no api_time: pauses hold the recorded answers' time")

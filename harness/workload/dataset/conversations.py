@@ -144,14 +144,14 @@ class _Tree:
             raise ValueError(f"the conversation {name[:40]!r} {how}")
         self._path.append(name)
         self._used.add(name)
-        place, found = self._known[name]
-        for child in found.pre_session_spawns:
+        place, known = self._known[name]
+        for child in known.pre_session_spawns:
             self.add(child, after, fresh=True)
         joins: dict[int, tuple[int, ...]] = {}
-        for k, turn in enumerate(found.turns):
+        for k, turn in enumerate(known.turns):
             if len(self.rows) == MOST_NODES:
                 raise ValueError(f"it has more than {MOST_NODES:,} requests with all that it begins")
-            whole = found.context_mode == _WHOLE or (fresh and k == 0)
+            whole = known.context_mode == _WHOLE or (fresh and k == 0)
             (row,) = turns_of([{each: turn[each] for each in _READ if each in turn}], self._path[0], place)
             notes = (*row.notes, *(["extra is left out"] if turn.get("extra") else []))
             waits = (*after, *joins.pop(k, ()))

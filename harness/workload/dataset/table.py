@@ -54,12 +54,12 @@ class Table:
         if mark != _MARK:
             raise HarnessError("is not a table of requests", place=str(path), way_out="make it anew")
         about = msgspec.msgpack.decode(self._bytes[-_END.size - length : -_END.size], type=dict[str, _Column])
-        found = {name: self._bytes[column.at : column.at + column.size] for name, column in about.items()}
-        self.at_s = found["at_s"].cast("d")
-        self.input_tokens, self.output_tokens = found["input_tokens"].cast("i"), found["output_tokens"].cast("i")
-        self.session = found["session"].cast("i")
-        self._begins, self._ends = found["begin"].cast("Q"), found["end"].cast("Q")
-        self._members, self._starts = found["member"].cast("i"), found["start"].cast("i")
+        parts = {name: self._bytes[column.at : column.at + column.size] for name, column in about.items()}
+        self.at_s = parts["at_s"].cast("d")
+        self.input_tokens, self.output_tokens = parts["input_tokens"].cast("i"), parts["output_tokens"].cast("i")
+        self.session = parts["session"].cast("i")
+        self._begins, self._ends = parts["begin"].cast("Q"), parts["end"].cast("Q")
+        self._members, self._starts = parts["member"].cast("i"), parts["start"].cast("i")
         self._decode = msgspec.msgpack.Decoder(Row).decode
 
     def __len__(self) -> int:
@@ -113,9 +113,9 @@ def _sorted_by_time(at_s: array[float], sessions: array[int], columns: dict[str,
 
     times = np.frombuffer(at_s)
     order = np.argsort(times, kind="stable")
-    found: dict[str, Any] = {name: np.asarray(column)[order] for name, column in columns.items()}
+    ordered: dict[str, Any] = {name: np.asarray(column)[order] for name, column in columns.items()}
     session, members, starts = _grouped(np.frombuffer(sessions, np.int64)[order])
-    return found | {"at_s": times[order] - times[order[0]], "session": session, "member": members, "start": starts}
+    return ordered | {"at_s": times[order] - times[order[0]], "session": session, "member": members, "start": starts}
 
 
 def _grouped(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
