@@ -94,11 +94,11 @@ def slo_knee(knees: Knees, levels: Sequence[LevelSummary], *, rates: bool) -> Sl
 def _overloaded_at(load: float | None, levels: Sequence[LevelSummary], *, rates: bool) -> str:
     """Return what happened at a load that was too much for the server, "" if a limit was seen to be missed there."""
     at = [level for level in levels if load is not None and (level.rate if rates else level.concurrency) == load]
-    if any(slo.outcome(each.slo) == Outcome.MISSED for each in at):
+    if any(slo.outcome(level.slo) == Outcome.MISSED for level in at):
         return ""
-    if any(unstable.voids(each) for each in at) or (rates and load is not None and load >= slo.capacity(levels)):
+    if any(unstable.voids(level) for level in at) or (rates and load is not None and load >= slo.capacity(levels)):
         return "requests pile up"
-    return "more than 1 % of the requests fail" if any(slo.overloaded(each) for each in at) else ""
+    return "more than 1 % of the requests fail" if any(slo.overloaded(level) for level in at) else ""
 
 
 _AT = 1.05  # a load up to 1.05 times the knee counts as at the knee

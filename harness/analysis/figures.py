@@ -335,7 +335,7 @@ def _summary(counted: Counted) -> LevelSummary:
     """Return a level's summary with every declared figure, made from what was counted; the rest is filled in later."""
     level, decodes = counted.level, counted.conditions.unit is Unit.OUTPUT_TOKENS
     errors = Counter(counted.table.error[row] for row in np.flatnonzero(counted.requests.failed))
-    figures = {each.name: _made(each, counted) for each in declared(LevelSummary).values() if each.about.made}
+    figures = {figure.name: _made(figure, counted) for figure in declared(LevelSummary).values() if figure.about.made}
     made = LevelSummary(
         concurrency=level.concurrency,
         rate=level.rate,
@@ -380,7 +380,7 @@ def _without_decoding(s: LevelSummary, counted: Counted) -> LevelSummary:
     from_send = s.from_send and msgspec.structs.replace(s.from_send, ttft_s=NO_SPREAD, ttfat_s=NO_SPREAD)
     return msgspec.structs.replace(
         s,
-        **{each.name: each.nothing for each in declared(LevelSummary).values() if DECODED in each.marks},
+        **{figure.name: figure.nothing for figure in declared(LevelSummary).values() if DECODED in figure.marks},
         unit=unit.value,
         input_tokens_per_s=work if unit is Unit.INPUT_TOKENS else NO_ESTIMATE,
         documents_per_s=work if unit is Unit.DOCUMENTS else documents,
@@ -422,7 +422,7 @@ def _from_send(table: Table, good: Bools) -> FromSend:
 
 def _without_steady_state(s: LevelSummary) -> LevelSummary:
     """Return the summary without latencies: in an open loop that is not sustained they grow with the window."""
-    latencies = [each.name for each in declared(LevelSummary).values() if each.about.group is Group.LATENCY]
+    latencies = [figure.name for figure in declared(LevelSummary).values() if figure.about.group is Group.LATENCY]
     return msgspec.structs.replace(s, **dict.fromkeys(latencies, NO_SPREAD), from_send=None)
 
 

@@ -85,7 +85,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
             traffic=arrivals,
             limits=limits,
             class_limits={
-                each.name: tuple(slo.limits(each.slo, scenario.slo_confidence)) for each in scenario.class_ or ()
+                spec.name: tuple(slo.limits(spec.slo, scenario.slo_confidence)) for spec in scenario.class_ or ()
             },
             streams=scenario.target.streams,
             images=workload.images or 0,

@@ -176,15 +176,15 @@ def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequenc
 def _view(answers: Sequence[Answer], changed: Changes, least: float | None) -> AnswerQuality:
     """Return the quality of some answers: agreement with the first answers, flaws, finish reasons, accuracy."""
     good = [answer for answer in answers if not answer.error]
-    places = [each.differs_at for each in good if each.differs_at is not None]
+    places = [answer.differs_at for answer in good if answer.differs_at is not None]
     alike = changed.n - changed.words
     return AnswerQuality(
         answers=len(good),
         compared=changed.n,
         agreement=Estimate(alike / changed.n if changed.n else None, wilson(alike, changed.n)),
         differs_at=statistics.median(places) if places else None,
-        flaws=dict(sorted(Counter(each.flaw for each in good if each.flaw).items())),
-        finish_reasons=dict(sorted(Counter(each.finish_reason for each in good).items())),
+        flaws=dict(sorted(Counter(answer.flaw for answer in good if answer.flaw).items())),
+        finish_reasons=dict(sorted(Counter(answer.finish_reason for answer in good).items())),
         accuracy=accuracy(good) or UNSET,
         detectable=least,
     )

@@ -243,9 +243,9 @@ def independent(a: Attainment) -> float:
 
 def by_chunks(judged: Mapping[float, Judged]) -> list[str]:
     """Return the limits that no load can be judged by, since its tokens come in chunks."""
-    pooled = [each for at in judged.values() for each in at.pooled]
-    known = {each.limit for each in pooled if each.ci95 is not None}
-    return sorted({each.limit for each in pooled if each.n and each.ci95 is None} - known)
+    pooled = [attainment for at in judged.values() for attainment in at.pooled]
+    known = {attainment.limit for attainment in pooled if attainment.ci95 is not None}
+    return sorted({attainment.limit for attainment in pooled if attainment.n and attainment.ci95 is None} - known)
 
 
 def enough(attainment: Attainment) -> int | None:

@@ -113,7 +113,7 @@ def summarise(run: Result) -> Summary:
         cost=cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         # The ramp of a run that died follows from its levels.
-        ramp=run.manifest.ramp or [RampStep.of(each) for each in run.levels if LevelNote.VOID not in each.notes],
+        ramp=run.manifest.ramp or [RampStep.of(level) for level in run.levels if LevelNote.VOID not in level.notes],
         phases=probed.phases if probed else None,
         workload=workload or UNSET,
         checks=_checks(run.manifest, of_ramp, knees, knee, workload, losses) or UNSET,

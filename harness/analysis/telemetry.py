@@ -45,7 +45,7 @@ def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> Clien
     workers, hosts = (series(samples, source, *window) for source in ("client", "host"))
 
     def highest(of: dict[str, dict[str, Points]], metric: str) -> float | None:
-        return max((_mean(each[metric]) for each in of.values() if metric in each), default=None)
+        return max((_mean(points[metric]) for points in of.values() if metric in points), default=None)
 
     processors = [[_mean(points) for name, points in host.items() if name.startswith("cpu")] for host in hosts.values()]
     unstamped = highest(workers, "unstamped_fraction")

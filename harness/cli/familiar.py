@@ -300,7 +300,7 @@ def _unknown(name: str, ours: Ours) -> str:
         bare = {each.lstrip("-"): each for each in [*others, *ours.options, *ours.alone]}
         near = [bare[match] for match in difflib.get_close_matches(name.lstrip("-"), bare, n=3)]
         near.sort(key=lambda each: (-difflib.SequenceMatcher(None, each, name).ratio(), each not in ours.options))
-        near = [each for each in ours.options if each.startswith(name)] or near  # it was cut short
+        near = [option for option in ours.options if option.startswith(name)] or near  # it was cut short
         if near:
             way_out = f"did you mean {near[0]}?" if near[0].startswith("-") else f"write the {near[0]} without it"
     return f"{name}: no such option" + (f"; {way_out}" if way_out else "")

@@ -33,7 +33,7 @@ def opened(place: str, limits: Mapping[str, float] | None = None) -> tuple[Manif
     run = Result.open(folder)
     if limits is not None:
         scenario = run.manifest.scenario
-        bare = [msgspec.structs.replace(each, slo={}) for each in scenario.class_ or ()]
+        bare = [msgspec.structs.replace(spec, slo={}) for spec in scenario.class_ or ()]
         scenario = msgspec.structs.replace(scenario, slo=dict(limits), class_=bare or scenario.class_)
         run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, scenario=scenario))
     return run.manifest, summarise(run), run

@@ -245,9 +245,9 @@ def kv_share(kv_heads: int, tp: int) -> float:
 def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
     """Return KV of one request of `context` tokens on one GPU, states included; bytes."""
     kept = 0.0
-    for each in model.attention:
-        of_tokens = each.kept(context, model.kv_bits) * kv_share(each.kv_heads, deployment.tp)
-        kept += each.layers * (of_tokens + each.state / deployment.tp)
+    for group in model.attention:
+        of_tokens = group.kept(context, model.kv_bits) * kv_share(group.kv_heads, deployment.tp)
+        kept += group.layers * (of_tokens + group.state / deployment.tp)
     return kept / deployment.pp
 
 

@@ -97,7 +97,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         kv_bits=kv_bits(text.fields, kv_dtype),
         notes=(
             *((f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else ()),
-            *(_CHOSEN.format(each) for each in dict.fromkeys(each.window for each in mixing if each.chosen)),
+            *(_CHOSEN.format(each) for each in dict.fromkeys(group.window for group in mixing if group.chosen)),
             *another_checkpoint(text.fields, name, dtype),
         ),
     )
@@ -147,7 +147,7 @@ def parameters(model: Model) -> Parameters:
     N_mm = active body + head (docs/method.md, Bytes and FLOP of a model).
     """
     head = model.vocab * model.hidden
-    body = active = sum(each.layers * each.parameters for each in model.attention) + model.dense
+    body = active = sum(group.layers * group.parameters for group in model.attention) + model.dense
     if mix := model.experts:
         body += mix.layers * (mix.count * mix.each + mix.shared + mix.router)
         active += mix.layers * (mix.per_token * mix.each + mix.shared + mix.router)
@@ -186,7 +186,7 @@ class Weights(msgspec.Struct, frozen=True):
 def weights(model: Model) -> Weights:
     """Return the weights of a model, by how they are read (docs/method.md, Bytes and FLOP of a model)."""
     stored, count = model.stored, parameters(model)
-    always = sum(each.layers * each.parameters for each in model.attention) * stored.bytes_of("attention")
+    always = sum(group.layers * group.parameters for group in model.attention) * stored.bytes_of("attention")
     always += model.dense * stored.bytes_of("dense") + count.head * stored.bytes_of("head")
     untied = not model.tied and model.generates
     looked_up = (model.vocab * model.hidden if untied or not model.generates else 0) + model.positions
@@ -207,7 +207,7 @@ def kv_bytes_per_token(model: Model) -> float:
 
     2 L n_kv d b_kv; with latent attention L (kv_lora_rank + qk_rope_head_dim) b_kv.
     """
-    return sum(each.layers * each.kept_of_token(model.kv_bits) for each in model.attention)
+    return sum(group.layers * group.kept_of_token(model.kv_bits) for group in model.attention)
 
 
 def kv_bytes(model: Model, context: float) -> float:
@@ -215,15 +215,15 @@ def kv_bytes(model: Model, context: float) -> float:
 
     Σ layers kv_layer · min(context, window_layer).
     """
-    return sum(each.layers * each.kept(context, model.kv_bits) for each in model.attention) + state_bytes(model)
+    return sum(group.layers * group.kept(context, model.kv_bits) for group in model.attention) + state_bytes(model)
 
 
 def state_bytes(model: Model) -> float:
     """Return the bytes that a request of any length stores in layers with a state instead of KV."""
-    return sum(each.layers * each.state for each in model.attention)
+    return sum(group.layers * group.state for group in model.attention)
 
 
 def kind(model: Model) -> str:
     """Return what the constants of a model are set by: dense, experts, or latent attention, with experts or not."""
-    latent = any(each.kv and not each.kv_heads for each in model.attention)
+    latent = any(group.kv and not group.kv_heads for group in model.attention)
     return "latent attention" if latent else "experts" if model.experts else "dense"

@@ -186,7 +186,7 @@ def deployed(
     with contextlib.suppress(KeyError, TypeError, ValueError):
         cache = cache_config or {}
         tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
-        if 0 < tokens < _MOST_TOKENS and all(each.all_kept and not each.state for each in made.attention):
+        if 0 < tokens < _MOST_TOKENS and all(group.all_kept and not group.state for group in made.attention):
             settings["kv_tokens"] = tokens
     return made, deployment(card, **settings)
 

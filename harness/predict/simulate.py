@@ -239,17 +239,17 @@ class _VirtualClock:
         weight = stride.batch - len(stride.started) - len(stride.resumed)
         if weight:
             self.gaps.append(_Gaps(stride.first, stride.growth, stride.steps, weight))
-        for each in stride.preempted:
-            self._last[each] = begin
-        for each in stride.started:
-            self._first[each] = self.now
-            self._later[each] = self._machine.taking_in(self._requests[each])
-        for each in stride.resumed:
-            self.gaps.append(_Gaps(self.now - self._last.pop(each), 0.0, 1, 1))
-        for each in stride.finished:
-            sent, first, later = self.sent.pop(each), self._first.pop(each), self._later.pop(each)
+        for request in stride.preempted:
+            self._last[request] = begin
+        for request in stride.started:
+            self._first[request] = self.now
+            self._later[request] = self._machine.taking_in(self._requests[request])
+        for request in stride.resumed:
+            self.gaps.append(_Gaps(self.now - self._last.pop(request), 0.0, 1, 1))
+        for request in stride.finished:
+            sent, first, later = self.sent.pop(request), self._first.pop(request), self._later.pop(request)
             self._answered += self.now - sent
-            tokens = self._requests.pop(each).output_tokens
+            tokens = self._requests.pop(request).output_tokens
             self.answers.append(_RequestTimes(sent, first + later, self.now + later, tokens))
             if self._turnaround is not None:
                 self.send(self.now + self._turnaround)

@@ -77,7 +77,7 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     always = stored.always if deployment.weight_bytes is None else deployment.weight_bytes
     head = parameters(model).head * 2 / card.flops["bf16"]
     mixing = _mixing(model, deployment)
-    everywhere = [each for each in mixing if not each.tokens]
+    everywhere = [group for group in mixing if not group.tokens]
     sync, sync_token = _links(model, deployment)
     front = FRONT_ENDS[deployment.engine]
     a, gamma = deployment.acceptance, deployment.draft_tokens
@@ -100,8 +100,8 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
         experts=stored.experts,
         per_token=stored.per_token,
         sharing=max(1.0, ep / tp),
-        windows=tuple(each for each in mixing if each.tokens),
-        state=sum(2 * each.layers * each.state for each in model.attention) / tp / bytes_per_s,
+        windows=tuple(group for group in mixing if group.tokens),
+        state=sum(2 * group.layers * group.state for group in model.attention) / tp / bytes_per_s,
         sync=sync / speed,
         sync_token=sync_token / speed,
         stages=deployment.pp,
@@ -152,7 +152,7 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
     """
     peaks, stored = deployment.gpu.flops, model.stored
     parts = {
-        "attention": sum(each.layers * each.parameters for each in model.attention),
+        "attention": sum(group.layers * group.parameters for group in model.attention),
         "dense": model.dense,
     }
     plain = 0

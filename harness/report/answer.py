@@ -399,7 +399,7 @@ def level_at_the_knee(summary: Summary) -> LevelSummary | None:
         knee = slo_knee(summary)[0].met
     else:
         knee = own_knee(summary).value
-    return highest_up_to([each for each in of_ramp(summary.levels) if each.load and _valid(each)], knee)
+    return highest_up_to([level for level in of_ramp(summary.levels) if level.load and _valid(level)], knee)
 
 
 def _knee_figure(summary: Summary) -> Fact | None:

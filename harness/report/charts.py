@@ -375,7 +375,7 @@ def frontier(summary: Summary) -> Chart:
     points = chart.labelled_apart(points)
     prediction, series = summary.prediction, []
     if prediction is not None and points and not summary.open_loop:
-        guesses = [(each, each.itl_s, each.output_tokens_per_s.mid / prediction.gpus) for each in prediction.levels]
+        guesses = [(level, level.itl_s, level.output_tokens_per_s.mid / prediction.gpus) for level in prediction.levels]
         predicted = [
             Datum(
                 1 / itl,

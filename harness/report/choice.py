@@ -150,13 +150,13 @@ def _fleets(choices: Sequence[Choice]) -> list[Column]:
     fleets = [fleet for _, fleet in rows]
     columns = [
         Column("GPU", [_cards(each) for each, _ in rows], words=True),
-        Column("replicas", [number(each.replicas) for each in fleets]),
-        Column("used", [percent(each.utilization) for each in fleets]),
-        Column("$/month", [number(each.usd_per_month) for each in fleets]),
-        Column("W", [number(each.watts) for each in fleets]),
-        Column("at C", [number(each.concurrency) for each in fleets]),
-        Column("ITL ms", [ms(each.itl_s) for each in fleets]),
-        Column("TTFT ms", [ms(each.ttft_s) for each in fleets]),
+        Column("replicas", [number(fleet.replicas) for fleet in fleets]),
+        Column("used", [percent(fleet.utilization) for fleet in fleets]),
+        Column("$/month", [number(fleet.usd_per_month) for fleet in fleets]),
+        Column("W", [number(fleet.watts) for fleet in fleets]),
+        Column("at C", [number(fleet.concurrency) for fleet in fleets]),
+        Column("ITL ms", [ms(fleet.itl_s) for fleet in fleets]),
+        Column("TTFT ms", [ms(fleet.ttft_s) for fleet in fleets]),
         *_known([each for each, _ in rows], spare=1),
     ]
     return shown(columns, empty=(MISSING, ""))

@@ -229,7 +229,7 @@ def curves(comparison: Comparison) -> Chart:
         points = [_spot(spot, _per_s(stack)) for spot in stack.spots]
         tops += [point.high or point.y for point in points]
         loads += [point.x for point in points]
-        if line := [Datum(each.in_flight, each.per_s) for each in stack.curve.line]:
+        if line := [Datum(point.in_flight, point.per_s) for point in stack.curve.line]:
             series.append(Series(tone=tone, points=line, line="solid"))
         if points:
             series.append(Series(name=plain(stack.label), tone=tone, points=points, marker="dot"))

@@ -86,7 +86,7 @@ def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
         return [
             Fact(label, f"more requests may move the knee; longer levels settle it{_how_long(summary)}")
         ] * undecided
-    own, loads = own_knee(summary), [each.concurrency for each in of_ramp(summary.levels) if each.concurrency]
+    own, loads = own_knee(summary), [level.concurrency for level in of_ramp(summary.levels) if level.concurrency]
     if own.state not in (PROVISIONAL, BEYOND) or len(set(loads)) < 2:
         return []
     first = _to_do_first(summary)

@@ -106,7 +106,7 @@ def _band(band: Band) -> str:
 
 def calibrated_line(fitted: Calibrated) -> str:
     """Return the calibrated prediction in a line of its own."""
-    on = ", ".join(f"{each:g}" for each in fitted.fitted_on)
+    on = ", ".join(f"{load:g}" for load in fitted.fitted_on)
     error = f"error {percent(fitted.error_unseen)} at the other levels" if fitted.error_unseen is not None else ""
     unseen = error or "there are no other levels to judge it by"
     return (
@@ -206,14 +206,14 @@ def calibrated_columns(prediction: Prediction, calibrated: Calibrated) -> list[C
     sheet, own = prediction.levels, calibrated.levels
     return shown([
         Column("C", [f"{each.concurrency:,}" for each, _ in zip(sheet, own, strict=True)]),
-        Column("sheet tok/s", _mids([each.output_tokens_per_s for each in sheet])),
-        Column("calibrated tok/s", _mids([each.output_tokens_per_s for each in own])),
-        Column("sheet ITL ms", [ms(each.itl_s) for each in sheet]),
-        Column("calibrated ITL ms", [ms(each.itl_s) for each in own]),
-        Column("sheet TTFT ms", [ms(each.ttft_s) for each in sheet]),
-        Column("calibrated TTFT ms", [ms(each.ttft_s) for each in own]),
-        Column("meas./sheet", [ratio(each.measured_over_predicted) for each in sheet]),
-        Column("meas./calibrated", [ratio(each.measured_over_predicted) for each in own]),
+        Column("sheet tok/s", _mids([level.output_tokens_per_s for level in sheet])),
+        Column("calibrated tok/s", _mids([level.output_tokens_per_s for level in own])),
+        Column("sheet ITL ms", [ms(level.itl_s) for level in sheet]),
+        Column("calibrated ITL ms", [ms(level.itl_s) for level in own]),
+        Column("sheet TTFT ms", [ms(level.ttft_s) for level in sheet]),
+        Column("calibrated TTFT ms", [ms(level.ttft_s) for level in own]),
+        Column("meas./sheet", [ratio(level.measured_over_predicted) for level in sheet]),
+        Column("meas./calibrated", [ratio(level.measured_over_predicted) for level in own]),
     ])  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def calibration(fitted: Calibration, assumed: Mapping[str, float]) -> Document:
     def figure(parameter: str, value: float) -> str:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
 
-    on = ", ".join(f"{each:g}" for each in fitted.fitted_on)
+    on = ", ".join(f"{load:g}" for load in fitted.fitted_on)
     why = {each: f"kept: {fitted.kept.get(each, 'part of a layer’s')}" for each in PARAMETERS}
     how = ["fitted" if each in fitted.fitted else why[each] for each in PARAMETERS]
     unseen = list(dict.fromkeys(row.concurrency for row in fitted.errors_unseen))

@@ -111,7 +111,7 @@ def _sessions(summary: Summary) -> doc.Section:
     """Return the table of sessions, a row a level: how many, how long, cached share and TTFT; times in seconds."""
     rows = [_At(level, level.sessions) for level in summary.levels if level.sessions]
     levels = summary.agents.levels if summary.agents else []
-    predicted = {each.concurrency: each.cached_input_fraction for each in levels}
+    predicted = {level.concurrency: level.cached_input_fraction for level in levels}
     heads: dict[str, Callable[[_At[SessionSummary]], str]] = {
         **_load(summary),
         "sessions\nin flight": lambda x: number(x.of.in_flight),

@@ -435,7 +435,7 @@ class Levels:
             expected = expected if expected > 0 else None  # it takes longer than most
         elif self._took:
             expected = _seconds_left(total, self._took, level_s)
-        found = min((each for each in (left, expected) if each is not None), default=0.0)
+        found = min((seconds for seconds in (left, expected) if seconds is not None), default=0.0)
         return found if found > 0 else None
 
 

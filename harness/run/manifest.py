@@ -229,7 +229,7 @@ def ended(
     transport: str,
 ) -> Manifest:
     """Return the manifest completed after the load: how it ended, its decisions, its client, resent requests."""
-    resent = sum(each.resent for each in workers.done) + (manifest.client.resent or 0)
+    resent = sum(report.resent for report in workers.done) + (manifest.client.resent or 0)
     notes = list(manifest.notes)
     if resent:
         notes.append(

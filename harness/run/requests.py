@@ -75,10 +75,10 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
 
 def _of_models(scenario: Scenario, place: str, models: Mapping[str, int]) -> Sequence[ClassSpec] | UnsetType:
     """Return classes named after models, with each one's rows as share; raise HarnessError if one has no row."""
-    for each in scenario.class_ or ():
-        if each.name not in models:
-            fact = f"no row was sent to a model {each.name!r}, which has a class"
-            raise HarnessError(fact, place=place, way_out=nearest(each.name, list(models)))
+    for spec in scenario.class_ or ():
+        if spec.name not in models:
+            fact = f"no row was sent to a model {spec.name!r}, which has a class"
+            raise HarnessError(fact, place=place, way_out=nearest(spec.name, list(models)))
     return scenario.class_ and [
         msgspec.structs.replace(each, share=float(models[each.name])) for each in scenario.class_
     ]
@@ -99,7 +99,7 @@ def _read(
         session, before, latest = "", 0.0, -math.inf  # the last row's session, its tokens so far; the latest time
         for row in rows:
             notes.update(row.notes)
-            if not images and isinstance(row.prompt, tuple) and any(each.parts for each in row.prompt):
+            if not images and isinstance(row.prompt, tuple) and any(message.parts for message in row.prompt):
                 notes["images are left out, as they are for chat"] += 1
             if row.at_s is not None:
                 notes["rows behind a later one are sorted by their times"] += row.at_s < latest

@@ -125,7 +125,7 @@ def errors(records: Iterable[Record], log: Iterable[Entry], origin_ns: int) -> t
     late = [arrived - written for arrived, written in pairs(records, log, origin_ns)]
     if not late:
         return np.empty(0), np.empty(0)
-    return np.concatenate(late), np.array([each[0] for each in late])
+    return np.concatenate(late), np.array([delays[0] for delays in late])
 
 
 def pairs(

@@ -135,7 +135,7 @@ def _prefix(text: str) -> dict[str, Any]:
 
 
 def _columns(text: str) -> dict[str, Any]:
-    pairs = [each.partition("=") for each in text.split(",")]
+    pairs = [part.partition("=") for part in text.split(",")]
     if not all(what.strip() and name.strip() for what, _, name in pairs):
         raise HarnessError(f"{text[:60]!r} names no columns", place="--fields", way_out="write it like prompt=question")
     return {"fields": {what.strip(): name.strip() for what, _, name in pairs}}

@@ -269,7 +269,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_limits(self) -> bool:
         """Return whether a level meets or misses something: an SLO of the run, or of a class."""
-        return bool(self.slo) or any(each.slo for each in self.class_ or ())
+        return bool(self.slo) or any(spec.slo for spec in self.class_ or ())
 
     @property
     def slo_confidence(self) -> float:

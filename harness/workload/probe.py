@@ -37,7 +37,7 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
     >>> scenario_for(asked).workload.input_tokens, scenario_for(asked, max_context=200).workload.output_tokens
     (32, 168)
     """
-    if max_context is not None and any(each.fit for each in scenario.class_ or ()):
+    if max_context is not None and any(spec.fit for spec in scenario.class_ or ()):
         scenario = _fitted(scenario, max_context)
     workload = scenario.workload
     if scenario.ramp.probe == PREFILL:
@@ -56,7 +56,7 @@ def _fitted(scenario: Scenario, max_context: int) -> Scenario:
     A class whose prompts are shortened comes as much more often, so that its part of all tokens stays.
     """
     prefix = scenario.workload.prefix.tokens if scenario.workload.prefix else 0
-    answers = {each.name: each.output for each in shape.of(scenario).classes}
+    answers = {class_.name: class_.output for class_ in shape.of(scenario).classes}
 
     def fitted(each: ClassSpec) -> ClassSpec:
         """Return the class with prompts cut to what the context leaves room for; its share grows so that tokens stay.
@@ -73,7 +73,7 @@ def _fitted(scenario: Scenario, max_context: int) -> Scenario:
         share = each.share * (others + law.mean()) / (others + shorter.mean())
         return msgspec.structs.replace(each, input=most if not bounded else str(shorter), share=share)
 
-    return msgspec.structs.replace(scenario, class_=[fitted(each) for each in scenario.class_ or ()])
+    return msgspec.structs.replace(scenario, class_=[fitted(spec) for spec in scenario.class_ or ()])
 
 
 def lengths(tokens: int, fewest: int, most: int | None) -> list[int]:

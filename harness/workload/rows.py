@@ -150,7 +150,7 @@ def _added(row: Row, first: Row | None) -> tuple[Message, ...]:
     if isinstance(row.prompt, str):
         return (Message("user", row.prompt),)
     known = first.prompt if first is not None and not row.whole and isinstance(first.prompt, tuple) else ()
-    return tuple(each for each in row.prompt or () if each.role != "system" or each not in known)
+    return tuple(message for message in row.prompt or () if message.role != "system" or message not in known)
 
 
 def answer_tokens(row: Row) -> int | None:
@@ -167,7 +167,7 @@ def prompt_tokens(row: Row) -> int:
 
 def text_tokens(prompt: str | Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> int:
     """Return the estimated tokens of a prompt and of definitions of tools, from their number of characters."""
-    texts = [prompt] if isinstance(prompt, str) else [each.text for each in prompt]
+    texts = [prompt] if isinstance(prompt, str) else [message.text for message in prompt]
     if tools:
         texts.append(msgspec.json.encode(tools).decode())
     return max(1, round(sum(map(len, texts)) / CHARACTERS_A_TOKEN))
@@ -243,5 +243,5 @@ def of(scenario: Scenario, words: PromptWords, path: str, prompt_words: int = 1)
         output_tokens=round(parse(scenario.workload.output_tokens).mean()),
         added_tokens=words.added_tokens,
         tokens_per_word=words.tokens_per_word,
-        classes={each.name: each.cancel for each in scenario.class_ or ()},
+        classes={spec.name: spec.cancel for spec in scenario.class_ or ()},
     )

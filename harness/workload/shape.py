@@ -86,15 +86,15 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         if len(self.classes) == 1:
             answer = self.classes[0].output.mean() if self.decodes else 0
             return MeanLengths(self.prefix_tokens + self.classes[0].input.mean(), answer)
-        parts = [(each.share / self._upto[-1], each.input.mean(), each.output.mean()) for each in self.classes]
+        parts = [(class_.share / self._upto[-1], class_.input.mean(), class_.output.mean()) for class_ in self.classes]
         own, answer = (math.fsum(part[0] * part[i] for part in parts) for i in (1, 2))
         return MeanLengths(self.prefix_tokens + own, answer)
 
     def spread(self) -> float:
         """Return the 99.9 % quantile of prompt or answer lengths over their mean, whichever is more; at least 1."""
         mean, longest = self.mean(), 1.0
-        for each in self.classes:
-            prompt, answer = (law.quantile(0.999) for law in (each.input, each.output))
+        for class_ in self.classes:
+            prompt, answer = (law.quantile(0.999) for law in (class_.input, class_.output))
             longest = max(longest, prompt / (mean.input_tokens or 1), answer / (mean.output_tokens or 1) * self.decodes)
         return longest
 
@@ -119,7 +119,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _upto(self) -> tuple[float, ...]:
         """Return the share of each class and all before it."""
-        return tuple(itertools.accumulate(each.share for each in self.classes))
+        return tuple(itertools.accumulate(class_.share for class_ in self.classes))
 
 
 def of(scenario: Scenario) -> Mix:

@@ -167,10 +167,10 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="inputs",
         """Return the n-th request, which has several texts, behind a query if they are to be ranked."""
         requests = [self.texts.request(number * self.inputs + i) for i in range(self.inputs)]
         query = [Message(QUERY, text(self._spaced, QUERY_WORDS, self.seed, f"query:{number}"))]
-        known = [each.input_tokens for each in requests if each.input_tokens is not None]
+        known = [request.input_tokens for request in requests if request.input_tokens is not None]
         return Request(
             number=number,
-            prompt=(*(query if self.ranked else ()), *(Message(DOCUMENT, str(each.prompt)) for each in requests)),
+            prompt=(*(query if self.ranked else ()), *(Message(DOCUMENT, str(request.prompt)) for request in requests)),
             output_tokens=0,
             input_tokens=sum(known) if known else None,
         )

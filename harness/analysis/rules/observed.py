@@ -259,7 +259,7 @@ def read(answered: Answered) -> Iterator[Finding]:
     details: dict[str, dict[str, None]] = defaultdict(dict)
     own = answered.own
     for record in own:
-        noted = [each.partition(":") for each in record.noted.split(",") if each]
+        noted = [note.partition(":") for note in record.noted.split(",") if note]
         for kind in {kind for kind, _, _ in noted}:
             counts[kind] += 1
         for kind, _, detail in noted:

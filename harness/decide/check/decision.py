@@ -91,8 +91,8 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
 
     A run whose throughput is far from that of its repeats is left out and named in `odd`.
     """
-    own = fairness.fatal(fairness.rows([[each.run for each in runs]], _MAY_VARY))
-    stacks = [[each.run for each in side] for side in (baseline, runs)]
+    own = fairness.fatal(fairness.rows([[run.run for run in runs]], _MAY_VARY))
+    stacks = [[run.run for run in side] for side in (baseline, runs)]
     both = fairness.fatal(fairness.rows(stacks, _MAY_VARY)) if baseline else []
     odd = spread.odd_runs([[run.throughput() for run in stack] for stack in stacks])
     kept_baseline, kept = spread.kept((baseline, runs), odd)
@@ -104,13 +104,13 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
         of_runs=f"the runs are not repeats of each other: {', '.join(own)}" if own else "",
         of_both=f"not alike: {', '.join(both)}" if both else "",
     )
-    decisions = [_decide(each, conditions) for each in wanted]
+    decisions = [_decide(threshold, conditions) for threshold in wanted]
     outcomes = {decision.outcome for decision in decisions}
     return Report(
         outcome=next(each for each in Outcome if each in outcomes),
-        runs=[each.run.place for each in runs],
-        baseline=[each.run.place for each in baseline],
-        simulated=any(each.summary.simulated for each in runs),
+        runs=[run.run.place for run in runs],
+        baseline=[run.run.place for run in baseline],
+        simulated=any(run.summary.simulated for run in runs),
         differ=list(dict.fromkeys([*own, *both])),
         odd=[comparison.named(each, stacks) for each in odd],
         decisions=decisions,

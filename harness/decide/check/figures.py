@@ -200,7 +200,7 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 def plateau(summary: Summary) -> Quantity:
     """Return the plateau's throughput; if it is not found, at least what the valid levels and the fit show."""
-    levels = [each for each in answer.of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
+    levels = [level for level in answer.of_ramp(summary.levels) if usable(level, Purpose.ANSWER)]
     sound = [(mean, level.throughput.ci95, level) for level in levels if (mean := level.throughput.mean)]
     low_ends = [(mean, ends[0]) for mean, ends, _ in sound if ends]
     bare = [(mean, mean - Z95 * _short_error(each)) for mean, ends, each in sound if not ends]

@@ -100,7 +100,7 @@ def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[flo
             if not levels_at(each, wanted.at, open_loop=wanted.open_loop):
                 return _no_level(each, wanted.at, open_loop=wanted.open_loop)
         return wanted.at, wanted.open_loop
-    knees = [figures.knee(each.summary) for each in sides[-1]]
+    knees = [figures.knee(run.summary) for run in sides[-1]]
     unknown = next((knee for knee in knees if knee.value is None), None)
     if unknown is not None:
         return Quantity(None, None, f"no knee: {unknown.why}", unknown.way_out)
@@ -118,7 +118,7 @@ def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[flo
 def common(every: Sequence[CheckedRun]) -> tuple[list[float], bool]:
     """Return the loads of which each run has a valid level, rising, and whether they are rates."""
     open_loop = every[0].summary.open_loop
-    loads = [_valid(each, open_loop=open_loop) for each in every]
+    loads = [_valid(run, open_loop=open_loop) for run in every]
     return sorted(load for load in set.intersection(*loads) if load > 0), open_loop
 
 
@@ -302,7 +302,7 @@ def no_nearer(ends: tuple[float, float], baseline: Sequence[Quantity], runs: Seq
     ((0.5, 2.0), (0.9, 1.1))
     """
     old, new = hull(baseline), hull(runs)
-    if old is None or new is None or not any(is_bracket(each) for each in (*baseline, *runs)):
+    if old is None or new is None or not any(is_bracket(run) for run in (*baseline, *runs)):
         return ends
     (old_low, old_high), (new_low, new_high) = old, new
     if not (old_low and old_high and new_low and new_high):

@@ -292,7 +292,7 @@ def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
         return None
     each = [{load: how for run in runs for load, how in run.lost.items()} for runs in stacks]
     values = ["; ".join(f"{load:g}: {how}" for load, how in sorted(lost.items())) or "none" for lost in each]
-    held = [{each.load for run in runs for each in run.loads} for runs in stacks]
+    held = [{load.load for run in runs for load in run.loads} for runs in stacks]
     unlike = any(load in other for lost in each for load in lost for other in held)
     why = "a load that one stack held is lost to another" if unlike else ""
     return Row(name="lost loads", values=list(values), state=ALLOWED if unlike else EQUAL, why=why)

@@ -226,18 +226,18 @@ def of_folder(place: str, manifest: Manifest, summary: Summary) -> list[Run]:
                 simulated=summary.simulated,
                 input_tokens=lengths[0],
                 output_tokens=lengths[1],
-                input_tokens_se=error_of_mean([(each.requests, each.input_tokens) for each in classes]),
-                output_tokens_se=error_of_mean([(each.requests, each.output_tokens) for each in classes]),
+                input_tokens_se=error_of_mean([(group.requests, group.input_tokens) for group in classes]),
+                output_tokens_se=error_of_mean([(group.requests, group.output_tokens) for group in classes]),
                 points=points,
                 loads=[_load(level, manifest) for level in valid(levels)],
                 lost={
-                    float(each.load or 0): _failure(each)
-                    for each in levels
-                    if errors_above_1_percent.voids(each) or stalled.voids(each)
+                    float(level.load or 0): _failure(level)
+                    for level in levels
+                    if errors_above_1_percent.voids(level) or stalled.voids(level)
                 },
-                failed=(sum(each.errors for each in levels), sum(each.requests for each in levels)),
-                cached=weighted((each.cached_input_fraction, each.requests) for each in levels),
-                tokens_per_chunk=weighted((each.tokens_per_chunk, each.requests) for each in levels),
+                failed=(sum(level.errors for level in levels), sum(level.requests for level in levels)),
+                cached=weighted((level.cached_input_fraction, level.requests) for level in levels),
+                tokens_per_chunk=weighted((level.tokens_per_chunk, level.requests) for level in levels),
                 template_tokens=manifest.workload.template_tokens or None,
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 start_to_ready_s=start and start.start_to_ready_s,

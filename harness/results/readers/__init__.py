@@ -290,4 +290,4 @@ def _of_yaml(text: str, most: int) -> list[Any]:
     documents = [each for each in _DOCUMENT.split(text) if each.strip()][: most + 1]
     parsed = [msgspec.to_builtins(msgspec.yaml.decode(document)) for document in documents]
     decoding.check(parsed, numbers=False)
-    return [piece for each in parsed for piece in (each if isinstance(each, list) else [each])]
+    return [piece for document in parsed for piece in (document if isinstance(document, list) else [document])]

@@ -22,10 +22,10 @@ def _matches(document: Any) -> bool:
 
 
 def _benchmarks(document: Any) -> list[Any]:
-    every = [each for each in document["benchmarks"] if isinstance(at(each, "metrics"), dict)]
-    kinds = {text(_strategy(each), "type_") for each in every}
+    every = [benchmark for benchmark in document["benchmarks"] if isinstance(at(benchmark, "metrics"), dict)]
+    kinds = {text(_strategy(benchmark), "type_") for benchmark in every}
     swept = not kinds.isdisjoint(("throughput", "synchronous")) and not kinds.isdisjoint(("constant", "poisson"))
-    return [{**each, "swept": swept} for each in every]
+    return [{**benchmark, "swept": swept} for benchmark in every]
 
 
 def _strategy(benchmark: Any) -> Any:

@@ -58,7 +58,7 @@ _OLD, _NEW = ("metrics",), ("results", "request_performance", "aggregate")
 
 def _is_llm_d(document: Any) -> bool:
     bases = [at(document, *base) for base in (_OLD, _NEW)]
-    figures = any(at(each, "throughput") is not None and at(each, "requests") is not None for each in bases)
+    figures = any(at(base, "throughput") is not None and at(base, "requests") is not None for base in bases)
     return figures and at(document, "scenario") is not None
 
 

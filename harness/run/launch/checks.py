@@ -248,11 +248,11 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
         fact = f"{inputs} tokens in and {outputs} out do not fit into {longest}"
         raise HarnessError(fact, place=place, way_out="fewer turns or shorter texts")
     prefix = scenario.workload.prefix.tokens if scenario.workload.prefix and not scenario.has_tasks else 0
-    for each in shape.of(scenario).classes:
-        inputs = prefix + each.input.quantile(_MOST_FIT)
-        outputs = each.output.quantile(_MOST_FIT) if scenario.decodes else 0
+    for class_ in shape.of(scenario).classes:
+        inputs = prefix + class_.input.quantile(_MOST_FIT)
+        outputs = class_.output.quantile(_MOST_FIT) if scenario.decodes else 0
         if inputs + outputs > longest:
-            of = f" (class '{each.name}')" if each.name else ""
+            of = f" (class '{class_.name}')" if class_.name else ""
             lower = "lower --input-tokens or --output-tokens"
             varied = "bound its lengths, like 'lognormal(1k,300) in 1..4096'"
             raise HarnessError(

@@ -193,16 +193,16 @@ class _RefusedError(HarnessError):
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
     """Return {class: fields that its request bodies have besides (model, priority, response_format)}."""
     by_class: dict[str, dict[str, Any]] = {}
-    for each in scenario.class_ or ():
+    for spec in scenario.class_ or ():
         fields: dict[str, Any] = {}
-        if each.model:
-            fields["model"] = each.model
-        if each.priority is not None:
-            fields["priority"] = each.priority
-        if each.structured:
+        if spec.model:
+            fields["model"] = spec.model
+        if spec.priority is not None:
+            fields["priority"] = spec.priority
+        if spec.structured:
             fields["response_format"] = {"type": "json_object"}
         if fields:
-            by_class[each.name] = fields
+            by_class[spec.name] = fields
     return by_class
 
 
@@ -231,7 +231,7 @@ class _Requests:
         least = scenario.target.extra_body.get("min_tokens")
         few = max(_FEW, least) if isinstance(least, int) else _FEW
         answer = round(lengths.mean().output_tokens)
-        shortest = [each.output.quantile(_SHORTER) for each in lengths.classes if each.share]
+        shortest = [class_.output.quantile(_SHORTER) for class_ in lengths.classes if class_.share]
         self.first_tokens = min([few, answer, *shortest])  # what is refused here, the load's answers would be
         self.timed_tokens = min(few, answer) if scenario.target.streams else answer
         self.status, self.http_version = 0, ""  # from the last answer

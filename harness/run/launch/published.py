@@ -68,7 +68,7 @@ async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, a
     if wanted is None:
         wanted = _only(served, answer, where)
     whole = bool(served) and not any_model and not goes_on(answer)  # what the list lacks may not be served
-    for name in (each.model for each in scenario.class_ or () if each.model):
+    for name in (spec.model for spec in scenario.class_ or () if spec.model):
         if whole and name not in (*served, wanted):
             raise lacks(Model(name=name, models=served), where)
     entry = next((entry for entry in found if entry.get("id") == wanted), {})
