@@ -96,7 +96,7 @@ class _Levels(NamedTuple):
 
 def timed(levels: Sequence[LevelSummary]) -> list[TimedPoint]:
     """Return the levels of a closed loop as points, each with its window's middle and what it shows of the seats."""
-    pairs = [(s, point) for s in levels for point in points_of([s])]
+    pairs = [(level, point) for level in levels for point in points_of([level])]
     return [
         TimedPoint(
             **msgspec.structs.asdict(point),
@@ -144,8 +144,8 @@ def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
 
     `fast`, for a search: look for a change of the curve only if levels contradict each other or seats changed.
     """
-    crowd = [p.occupancy for p in points]
-    moments, _ = _by_seats([None if p.cut else p.occupancy for p in points])
+    crowd = [point.occupancy for point in points]
+    moments, _ = _by_seats([None if point.cut else point.occupancy for point in points])
     shift = of_levels(points) if not fast or moments or contradict(points) else None
     start, places = moments[-1][1] if moments else 0, shift.places if shift else slice(None)
     of_seats = crowd[places] if places.stop is not None and places.stop <= start else crowd[start:]
@@ -223,7 +223,7 @@ def contradict(points: Sequence[TimedPoint]) -> bool:
     Throughput neither falls with load nor rises faster than in proportion to it. Two levels contradict each other by
     what lies outside of that, squared, which is compared with levels of the same side.
     """
-    levels = _levels([p for p in points if p.valid and p.throughput > 0])
+    levels = _levels([point for point in points if point.valid and point.throughput > 0])
     rise, gain = levels.u - levels.u[:, None], levels.y - levels.y[:, None]
     off = gain - np.clip(gain, np.minimum(rise, 0.0), np.maximum(rise, 0.0))
     square = np.triu(2 * off**2 / (levels.weight**2 + levels.weight[:, None] ** 2))
@@ -242,12 +242,12 @@ def _errors(points: Sequence[TimedPoint]) -> Floats:
 
 
 def _levels(points: Sequence[TimedPoint]) -> _Levels:
-    X, sigma = np.array([p.throughput for p in points]), _errors(points)
-    measured = np.array([p.se is not None and not p.assumed for p in points], dtype=np.bool_)
-    weight = weights(sigma, np.array([p.chance for p in points]))
+    X, sigma = np.array([point.throughput for point in points]), _errors(points)
+    measured = np.array([point.se is not None and not point.assumed for point in points], dtype=np.bool_)
+    weight = weights(sigma, np.array([point.chance for point in points]))
     # A change within a window adds to its error: the lower ones tell the noise.
     noise = min(float(np.quantile((sigma / weight)[measured], 0.25)), SHORT[1]) if measured.any() else _NOISE
-    u = np.log(np.array([p.concurrency for p in points], dtype=np.float64))
+    u = np.log(np.array([point.concurrency for point in points], dtype=np.float64))
     return _Levels(u, np.log(X), weight, noise)
 
 

@@ -50,7 +50,7 @@ def of_run(
     `slo` are the run's limits in seconds, `expected_hits` the share of prompt tokens that a cache which keeps all would
     have, `room` the tokens that the slots of one server hold, where it has slots.
     """
-    valid = [s for s in levels if usable(s, Purpose.ANSWER)]
+    valid = [level for level in levels if usable(level, Purpose.ANSWER)]
     if not valid:
         return []
     # A search's shortest windows have less than one request a slot, and say little of their load.
@@ -68,7 +68,7 @@ def of_run(
 
 def _longest(levels: Sequence[LevelSummary], load: float) -> LevelSummary:
     """Return the level of that load that was measured for longest."""
-    return max((s for s in levels if (s.load or 0.0) == load), key=lambda s: s.window_s)
+    return max((level for level in levels if (level.load or 0.0) == load), key=lambda s: s.window_s)
 
 
 def _unmeasured(name: str, why: str, at: float | None = None, **figures: float) -> Check:

@@ -366,20 +366,20 @@ def _made(figure: Declared, counted: Counted) -> Any:
     return made.item() if isinstance(made, np.generic) else made
 
 
-def _without_decoding(s: LevelSummary, counted: Counted) -> LevelSummary:
+def _without_decoding(level: LevelSummary, counted: Counted) -> LevelSummary:
     """Return the summary of a level whose requests decode nothing (embeddings), without the figures of output tokens.
 
     Its throughput is the rate of the work that was done: input tokens or documents, by the unit of the conditions.
     """
     inputs, unit, work = counted.conditions.inputs, counted.conditions.unit, counted.rates.output
-    requests, ends = s.requests_per_s, s.requests_per_s.ci95
+    requests, ends = level.requests_per_s, level.requests_per_s.ci95
     documents = Estimate(
         None if requests.mean is None else inputs * requests.mean,
         None if ends is None else (inputs * ends[0], inputs * ends[1]),
     )
-    from_send = s.from_send and msgspec.structs.replace(s.from_send, ttft_s=NO_SPREAD, ttfat_s=NO_SPREAD)
+    from_send = level.from_send and msgspec.structs.replace(level.from_send, ttft_s=NO_SPREAD, ttfat_s=NO_SPREAD)
     return msgspec.structs.replace(
-        s,
+        level,
         **{figure.name: figure.nothing for figure in declared(LevelSummary).values() if DECODED in figure.marks},
         unit=unit.value,
         input_tokens_per_s=work if unit is Unit.INPUT_TOKENS else NO_ESTIMATE,
@@ -401,14 +401,14 @@ def _events_at_once(table: Table, rows: Bools) -> float | None:
     return every / (every - together) if every > together else None
 
 
-def _without_late_reads(s: LevelSummary) -> LevelSummary:
+def _without_late_reads(level: LevelSummary) -> LevelSummary:
     """Return the summary without the latency percentiles that late reads made wrong."""
     changes = {}
-    for name, lost in spoilt(s).items():
-        spread = getattr(s, name)
+    for name, lost in spoilt(level).items():
+        spread = getattr(level, name)
         gone = {f"p{q}": None for q in lost} | ({"max": None} if len(lost) == len(PERCENTILES) else {})
         changes[name] = msgspec.structs.replace(spread, **gone)
-    return msgspec.structs.replace(s, **changes)
+    return msgspec.structs.replace(level, **changes)
 
 
 def _from_send(table: Table, good: Bools) -> FromSend:
@@ -420,10 +420,10 @@ def _from_send(table: Table, good: Bools) -> FromSend:
     )
 
 
-def _without_steady_state(s: LevelSummary) -> LevelSummary:
+def _without_steady_state(level: LevelSummary) -> LevelSummary:
     """Return the summary without latencies: in an open loop that is not sustained they grow with the window."""
     latencies = [figure.name for figure in declared(LevelSummary).values() if figure.about.group is Group.LATENCY]
-    return msgspec.structs.replace(s, **dict.fromkeys(latencies, NO_SPREAD), from_send=None)
+    return msgspec.structs.replace(level, **dict.fromkeys(latencies, NO_SPREAD), from_send=None)
 
 
 def _share(part: Floats, whole: Floats) -> float | None:

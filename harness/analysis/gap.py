@@ -41,10 +41,10 @@ def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Predi
     was measured.
     """
     measured: dict[int, list[float]] = {}
-    for s in levels:
-        x = s.throughput.mean
-        if x is not None and usable(s, Purpose.ANSWER):
-            measured.setdefault(s.concurrency or 0, []).append(x)
+    for level in levels:
+        x = level.throughput.mean
+        if x is not None and usable(level, Purpose.ANSWER):
+            measured.setdefault(level.concurrency or 0, []).append(x)
 
     def ratio(concurrency: int, predicted: float) -> float | None:
         rates = measured.get(concurrency)
@@ -82,7 +82,7 @@ def attribute(
     predicted, top = predicted_curve(prediction), _top(levels, curve)
     if top is None or not predicted.decoding(1) > 0:
         return None
-    one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]  # request in flight
+    one = [level for level in levels if level.concurrency == 1 and usable(level, Purpose.POINT)]  # request in flight
     itl, ttft = known_mean(s.itl_s.mean for s in one), known_mean(s.ttft_s.mean for s in one)
     decode = itl / predicted.decoding(1) if itl else None
     prefill, mfu = _prefill(prediction, predicted, itl, ttft, roof, phases)
@@ -90,7 +90,7 @@ def attribute(
     figures = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cause: top.batch}
     C = top.concurrency
     if math.isinf(C) and math.isinf(expected):  # a plateau where none was to come
-        C = float(max(s.concurrency for s in levels if s.concurrency is not None))
+        C = float(max(level.concurrency for level in levels if level.concurrency is not None))
     factors = _factors(predicted, C, expected, {each: value for each, value in figures.items() if value is not None})
     if factors is None:
         return None
@@ -206,7 +206,7 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
     C = max(s.concurrency or 0 for s in ramp)
     there = [s for s in good if s.concurrency == C] or [s for s in ramp if s.concurrency == C]
     queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= _QUEUED]
-    full = known_mean(s.server.running for s in queues if s.server)
+    full = known_mean(level.server.running for level in queues if level.server)
     rate = known_mean(s.throughput.mean for s in there)
     assert rate is not None
     return _Top(float(C), rate, there[0] not in good, full or None, queues)
@@ -260,7 +260,7 @@ def _batch(top: _Top, prediction: Prediction) -> tuple[float, Cause]:
     expected = stops.get(binding, math.inf)
     cause = Cause.KV_MEMORY if binding == "kv_memory" else Cause.SEQUENCES  # of every limit of the scheduler
     if top.batch is not None and top.batch < expected:
-        reported = {found for s in top.queues if s.server and (found := _by_counters(s.server))}
+        reported = {found for level in top.queues if level.server and (found := _by_counters(level.server))}
         cause = next((each for each in (Cause.KV_MEMORY, Cause.SEQUENCES) if each in reported), cause)
     return expected, cause
 

@@ -93,7 +93,7 @@ def _decode(levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof |
     capacity, shown, best = _plateau(levels, curve)
     whole = sum((s.output_tokens_per_s.mean or 0.0) * s.window_s for s in shown)
     later = sum((s.decode_tokens_per_s or 0.0) * s.window_s for s in shown)
-    alone = [s for s in levels if s.concurrency == 1 and s.itl_s.mean and usable(s, Purpose.POINT)]
+    alone = [level for level in levels if level.concurrency == 1 and level.itl_s.mean and usable(level, Purpose.POINT)]
     itl = sum(s.itl_s.mean or 0.0 for s in alone) / len(alone) if alone else None
     mbu = None
     if roof is not None and itl is not None:
@@ -223,14 +223,14 @@ def _with_interval(made: _TtftFit) -> Rise:
     return msgspec.structs.replace(made.rise, covariance=covariance, quantile=t_quantile(0.975, made.freedom))
 
 
-def _prompt(s: LevelSummary, requested: float) -> float:
+def _prompt(level: LevelSummary, requested: float) -> float:
     """Return prompt tokens of a level's requests, as they were counted, else as requested."""
-    return float(s.input_tokens_mean or s.input_tokens_asked or requested)
+    return float(level.input_tokens_mean or level.input_tokens_asked or requested)
 
 
-def _relative_error(s: LevelSummary) -> float:
-    rate = s.output_tokens_per_s.mean
-    return s.output_tokens_per_s_se / rate if rate and s.output_tokens_per_s_se else _ASSUMED
+def _relative_error(level: LevelSummary) -> float:
+    rate = level.output_tokens_per_s.mean
+    return level.output_tokens_per_s_se / rate if rate and level.output_tokens_per_s_se else _ASSUMED
 
 
 # ---- capacity --------------------------------------------------------------------------------------------

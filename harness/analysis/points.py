@@ -82,34 +82,34 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
     probe measures before its ramp, whose prompts have lengths of their own.
     """
     out = []
-    for s in levels:
-        if s.concurrency is None or s.input_tokens_asked is not None:
+    for level in levels:
+        if level.concurrency is None or level.input_tokens_asked is not None:
             continue
         out.append(
             Point(
-                s.concurrency,
-                s.in_slots,
-                s.throughput.mean or math.nan,
-                s.output_tokens_per_s_se,
-                valid=usable(s, Purpose.POINT),
-                in_flight_ok=not in_flight_low.voids(s),
-                assumed=s.output_tokens_per_s_se_assumed,
-                chance=chance(s),
+                level.concurrency,
+                level.in_slots,
+                level.throughput.mean or math.nan,
+                level.output_tokens_per_s_se,
+                valid=usable(level, Purpose.POINT),
+                in_flight_ok=not in_flight_low.voids(level),
+                assumed=level.output_tokens_per_s_se_assumed,
+                chance=chance(level),
             )
         )
     return out
 
 
-def chance(s: LevelSummary) -> float:
+def chance(level: LevelSummary) -> float:
     """Return the relative error that chance pauses of the slots give a level's throughput; 0 if slots never pause.
 
     A slot that thinks, or waits for its agent's tools, is in flight for the share u of the time. C of them, each in
     flight and at rest for exponential times, hold C·u on average; over a window of n requests that mean has the
     relative error (1 - u)·√(2/n).
     """
-    if s.concurrency is None or s.in_flight is None:
+    if level.concurrency is None or level.in_flight is None:
         return 0.0
-    return max(0.0, 1 - s.in_flight / s.concurrency) * math.sqrt(2 / max(s.requests, 1))
+    return max(0.0, 1 - level.in_flight / level.concurrency) * math.sqrt(2 / max(level.requests, 1))
 
 
 def foreign_point(concurrency: float, level: ForeignLevel) -> Point:
@@ -161,14 +161,14 @@ def pool(points: Sequence[Point]) -> PooledLevels:
     )
 
 
-def _counts(p: Point) -> bool:
+def _counts(point: Point) -> bool:
     """Return whether the fit uses a point: it is valid, and its window saw enough requests for those in flight.
 
     An assumed error is 1/√requests, and says how many there were.
     """
-    if not (p.valid and p.throughput > 0 and p.concurrency > 0):
+    if not (point.valid and point.throughput > 0 and point.concurrency > 0):
         return False
-    return not p.assumed or not p.se or (p.throughput / p.se) ** 2 >= HARDLY * p.concurrency
+    return not point.assumed or not point.se or (point.throughput / point.se) ** 2 >= HARDLY * point.concurrency
 
 
 def weights(sigma: Floats, by_chance: Floats) -> Floats:

@@ -233,11 +233,11 @@ def decided(met: float, n: float, needed: float, confidence: float = CONFIDENCE)
     return Outcome.UNRESOLVED
 
 
-def independent(a: Attainment) -> float:
+def independent(attainment: Attainment) -> float:
     """Return how many independent samples an attainment's interval is for: n in (p - e)² = z² e(1 - e)/n, e an end."""
-    assert a.ci95 is not None
-    p = a.met / a.n
-    e = a.ci95[0] if p > 0.5 else a.ci95[1]  # the other end may be cut off at 0 or 1
+    assert attainment.ci95 is not None
+    p = attainment.met / attainment.n
+    e = attainment.ci95[0] if p > 0.5 else attainment.ci95[1]  # the other end may be cut off at 0 or 1
     return Z95**2 * e * (1 - e) / (p - e) ** 2
 
 
@@ -387,7 +387,7 @@ def near_capacity(levels: Sequence[LevelSummary], rate: float | None) -> NearCap
     seconds (heavy traffic; Kingman 1962). A rate that is no level, or of a server that was never overloaded, is none.
     """
     most = capacity(levels)
-    window_s = sum(x.window_s for x in levels if x.rate == rate)
+    window_s = sum(level.window_s for level in levels if level.rate == rate)
     if rate is None or not window_s or math.isinf(most):
         return None
     needed_s = queue_s(rate, most)
@@ -396,7 +396,7 @@ def near_capacity(levels: Sequence[LevelSummary], rate: float | None) -> NearCap
 
 def capacity(levels: Sequence[LevelSummary]) -> float:
     """Return the most requests per second that were completed where more came; inf if that never happened."""
-    completed = [x.requests_per_s.mean for x in levels if x.rate is not None and unstable.voids(x)]
+    completed = [level.requests_per_s.mean for level in levels if level.rate is not None and unstable.voids(level)]
     return max((each for each in completed if each), default=math.inf)
 
 

@@ -286,7 +286,7 @@ def fit(batch: Floats, context: Floats, seconds: Floats, weight: Floats) -> Step
     Step(a=0.01, b=0.001, c=0.0, error=0.0)
     """
     columns = [np.ones(len(batch)), batch, context]
-    varies = [True, *(float(x.std()) > _VARIES * abs(float(x.mean())) for x in columns[1:])]
+    varies = [True, *(float(column.std()) > _VARIES * abs(float(column.mean())) for column in columns[1:])]
     root = np.sqrt(weight)
     for chosen in ((0, 1, 2), (0, 2), (0, 1), (0,)):
         if not all(varies[i] for i in chosen):

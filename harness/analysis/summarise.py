@@ -218,7 +218,7 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
         )
         if spans:
             C, seconds = zip(*spans, strict=True)
-            each = [float(np.interp(x, C, seconds)) * max(1.0, x / C[-1]) for x in fitted.settle.levels]
+            each = [float(np.interp(level, C, seconds)) * max(1.0, level / C[-1]) for level in fitted.settle.levels]
             fitted = msgspec.structs.replace(fitted, settle=msgspec.structs.replace(fitted.settle, seconds=sum(each)))
     return fitted
 
@@ -285,12 +285,12 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     levels = [level for level in levels if level.role is not Role.LOSS]
     last = {level.repeat: level for level in levels}
 
-    def counts(s: LevelSummary) -> bool:
-        chosen = s.role not in (None, Role.FIXED)
-        failed = errors_above_1_percent.voids(s)
-        return usable(s, Purpose.ANSWER) or not (chosen or (failed and last[s.repeat] is s))
+    def counts(level: LevelSummary) -> bool:
+        chosen = level.role not in (None, Role.FIXED)
+        failed = errors_above_1_percent.voids(level)
+        return usable(level, Purpose.ANSWER) or not (chosen or (failed and last[level.repeat] is level))
 
-    return [s for s in levels if counts(s)]
+    return [level for level in levels if counts(level)]
 
 
 def _with_gap(
@@ -318,7 +318,7 @@ def _drafts(run: Result) -> bool:
 def cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], unit: Unit) -> Cost | None:
     """Return what a million tokens (or documents) cost at the plateau, else at the best level; None without a price."""
     price, gpus = manifest.price, manifest.gpus
-    means = {s.concurrency or s.in_flight: s.throughput.mean for s in levels if s.throughput.mean}
+    means = {level.concurrency or level.in_flight: level.throughput.mean for level in levels if level.throughput.mean}
     if price is None or not gpus or not means:
         return None
     best = max(means, key=lambda c: means[c] or 0.0)

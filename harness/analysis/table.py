@@ -68,9 +68,9 @@ class Table(msgspec.Struct, frozen=True):
         """
 
         def column(name: str) -> Floats:
-            return np.array([getattr(r, name) for r in records], dtype=np.float64)  # None becomes nan
+            return np.array([getattr(record, name) for record in records], dtype=np.float64)  # None becomes nan
 
-        chunks = np.array([len(r.arrivals) // 8 for r in records], dtype=np.int64)
+        chunks = np.array([len(record.arrivals) // 8 for record in records], dtype=np.int64)
         arrival, tokens, first_tokens = _chunks(records, chunks)
         made = cls(
             sent=column("sent_s"),
@@ -84,18 +84,18 @@ class Table(msgspec.Struct, frozen=True):
             cached_tokens=column("cached_tokens"),
             output_tokens=column("output_tokens"),
             reasoning=np.nan_to_num(column("reasoning_tokens")),
-            ok=np.array([r.error == "" for r in records], dtype=np.bool_),
-            cancelled=np.array([r.error == CANCELLED for r in records], dtype=np.bool_),
-            abandoned=np.array([r.error == ABANDONED for r in records], dtype=np.bool_),
-            canary=np.array([r.canary is not None for r in records], dtype=np.bool_),
-            error=tuple([r.error for r in records]),
-            class_=tuple([r.class_ for r in records]),
-            session=tuple([r.session_id for r in records]),
-            turn=np.array([r.turn for r in records], dtype=np.int64),
-            url=tuple([r.url for r in records]),
-            level=np.array([r.level for r in records], dtype=np.int64),
-            merged=np.array([r.merged for r in records], dtype=np.int64),
-            lumped=np.array([r.lumped for r in records], dtype=np.int64),
+            ok=np.array([record.error == "" for record in records], dtype=np.bool_),
+            cancelled=np.array([record.error == CANCELLED for record in records], dtype=np.bool_),
+            abandoned=np.array([record.error == ABANDONED for record in records], dtype=np.bool_),
+            canary=np.array([record.canary is not None for record in records], dtype=np.bool_),
+            error=tuple([record.error for record in records]),
+            class_=tuple([record.class_ for record in records]),
+            session=tuple([record.session_id for record in records]),
+            turn=np.array([record.turn for record in records], dtype=np.int64),
+            url=tuple([record.url for record in records]),
+            level=np.array([record.level for record in records], dtype=np.int64),
+            merged=np.array([record.merged for record in records], dtype=np.int64),
+            lumped=np.array([record.lumped for record in records], dtype=np.int64),
             chunks=chunks,
             first_tokens=first_tokens,
             arrival=arrival,
@@ -204,8 +204,8 @@ def _chunks(records: Sequence[Record], chunks: Ints) -> tuple[Floats, Counts, Fl
     n = int(chunks.sum())
     arrival, first_tokens = np.empty(n), np.full(len(records), np.nan)
     # A token a chunk is the common case, and takes no memory.
-    tokens = np.empty(n, np.int32) if any(r.tokens for r in records) else np.broadcast_to(np.int32(1), n)
-    merged = any(r.merged for r in records)
+    tokens = np.empty(n, np.int32) if any(record.tokens for record in records) else np.broadcast_to(np.int32(1), n)
+    merged = any(record.merged for record in records)
     for rows, part in _pieces(chunks):
         some, counts = records[rows], chunks[rows]
         stamps = np.frombuffer(b"".join([r.arrivals for r in some]), dtype=np.int64)

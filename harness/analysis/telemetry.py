@@ -63,7 +63,7 @@ def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> Clien
 
 def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float:
     """Return how late the clock's stamps were on average, of the latest worker; seconds, 0 for the kernel's."""
-    inside = (s for s in samples if window[0] <= s.time_s <= window[1])
+    inside = (sample for sample in samples if window[0] <= sample.time_s <= window[1])
     return max((s.value for s in inside if s.metric.endswith("/read_delay_mean_s")), default=0.0)
 
 

@@ -229,7 +229,7 @@ class Workers:
         """Return the sum of all workers' progress, once each has sent new; raise HarnessError if one is gone."""
         while any(w.progress is None or w.progress is old for w, old in zip(self._workers, self._summed, strict=True)):
             await self._wait()
-        latest = [w.progress for w in self._workers if w.progress is not None]
+        latest = [worker.progress for worker in self._workers if worker.progress is not None]
         self._summed = list(latest)
         return together(latest)
 
@@ -290,15 +290,15 @@ def together(reports: Sequence[Progress]) -> Progress:
     """
     if len(reports) == 1:
         return reports[0]
-    sent = [p.oldest_sent_s for p in reports if p.oldest_sent_s is not None]
+    sent = [report.oldest_sent_s for report in reports if report.oldest_sent_s is not None]
     return Progress(
-        **{name: sum(getattr(p, name) for p in reports) for name in _SUMMED},
-        time_s=min(p.time_s for p in reports),
-        level=min(p.level for p in reports),
+        **{name: sum(getattr(report, name) for report in reports) for name in _SUMMED},
+        time_s=min(report.time_s for report in reports),
+        level=min(report.level for report in reports),
         oldest_sent_s=min(sent, default=None),
-        oldest=tuple(sorted(each for p in reports for each in p.oldest)),
-        prepared=min(p.prepared for p in reports),
+        oldest=tuple(sorted(each for report in reports for each in report.oldest)),
+        prepared=min(report.prepared for report in reports),
         # A worker that has nothing in flight, and was never refused, has not tried: it says nothing of the server.
-        refused=min((p.refused for p in reports if p.refused or p.in_flight), default=0),
-        took_s=max(p.took_s for p in reports),
+        refused=min((report.refused for report in reports if report.refused or report.in_flight), default=0),
+        took_s=max(report.took_s for report in reports),
     )

@@ -175,7 +175,7 @@ def load_axis(summary: Summary, octaves: float = 0.34) -> Scale:
         named = [(rate, f"{rate:g}") for rate in ticks(rates, octaves)]
         return Scale(label="target rate, requests/s", log=2, ends=ends, ticks=named)
     levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
-    named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
+    named = [(float(tick), f"{tick:,}") for tick in ticks(levels, octaves)]
     return Scale(label=summary.load_unit, log=2, ends=ends, ticks=named)
 
 
@@ -249,8 +249,8 @@ def _predicted_band(predicted: Sequence[PredictedLevel]) -> list[tuple[float, fl
     interpolated: straight lines in X would bend upwards on a log axis.
     """
     levels = sorted(predicted, key=lambda x: x.concurrency)
-    loads = [float(x.concurrency) for x in levels]
-    bands = [[getattr(x.throughput, end) for x in levels] for end in ("low", "mid", "high")]
+    loads = [float(level.concurrency) for level in levels]
+    bands = [[getattr(level.throughput, end) for level in levels] for end in ("low", "mid", "high")]
     if len(loads) == 1:  # a dash, for a point has no line
         return [(loads[0] * side, *(band[0] for band in bands)) for side in (1 / 1.03, 1.03)]
     fine = [low + (high - low) * step / 12 for low, high in itertools.pairwise(loads) for step in range(12)]

@@ -255,7 +255,7 @@ def curves(comparison: Comparison) -> Chart:
             label="requests in flight",
             log=2,
             ends=(low / 1.18, high * 1.18),
-            ticks=[(float(c), f"{c:,}") for c in ticks(levels)],
+            ticks=[(float(tick), f"{tick:,}") for tick in ticks(levels)],
         ),
         y=Scale(label=unit.per_s if unit else "throughput", ends=(0, 1.08 * max(tops) or 1.0)),
         series=series,

@@ -139,7 +139,7 @@ def _interrupted(summary: Summary) -> list[Fact]:
 
 def _phases(summary: Summary) -> list[Fact]:
     """Return which phase binds at the knee, else at the highest level that tells it."""
-    known = [x for x in of_ramp(summary.levels) if x.phases and x.phases.prefill_share.mean is not None]
+    known = [level for level in of_ramp(summary.levels) if level.phases and level.phases.prefill_share.mean is not None]
     valid = distinct([x for x in known if usable(x, Purpose.ANSWER)])
     at = highest_up_to(valid, summary.knee_concurrency) or (valid[-1] if valid else None)
     return binding_phase(at) if at else []
@@ -245,7 +245,7 @@ def _client(summary: Summary) -> list[Fact]:
     if client.transport != "socket":
         value += f", {client.transport} transport"
     ceiling, error = client.events_per_s_ceiling, client.timestamp_error_p99_s
-    used = [x.client.ceiling_fraction for x in summary.levels if x.client.ceiling_fraction is not None]
+    used = [level.client.ceiling_fraction for level in summary.levels if level.client.ceiling_fraction is not None]
     detail = joined(
         f"ceiling {'at least ' if client.ceiling_is_lower_bound else ''}{number(ceiling)} tok/s" if ceiling else "",
         f"{percent(max(used))} of it used" if used else "",

@@ -67,32 +67,32 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of these levels, the load first; those of times that no level has are left out."""
     unit, open_loop, of_sessions = unit_of(summary), summary.open_loop, summary.of_sessions
     kind = unit.removesuffix("tokens").strip()
-    joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
+    joules = [number(level.gpu.joules_per_output_token if level.gpu else None) for level in levels]
     return [
         Column("target\nreq/s" if open_loop else summary.load_unit if of_sessions else "C", [label(x) for x in levels]),
-        *shown([Column("prompt\ntokens", [number(x.input_tokens_asked) for x in levels])]),
+        *shown([Column("prompt\ntokens", [number(level.input_tokens_asked) for level in levels])]),
         Column(
             "requests\nin flight" if of_sessions else "in\nflight",
-            [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels],
+            [MISSING if level.in_flight is None else f"{level.in_flight:,.1f}" for level in levels],
             spare=0 if of_sessions or open_loop else 6,
         ),
         Column(f"{kind}\ntok/s" if kind != unit else f"{kind}\n/s", [number(x.throughput.mean) for x in levels]),
-        Column("95 %\n±", [_half(x) for x in levels], spare=13),
+        Column("95 %\n±", [_half(level) for level in levels], spare=13),
         *_predicted(summary, levels),
         *_declared(levels, Group.LOAD, Group.LENGTH, Group.RATE),
         *(_decoding(levels) if unit.decodes else _whole(levels, unit)),
         *_declared(levels, Group.LATENCY, Group.DELAY, Group.GOAL),
-        *([Column("lag ms\np99", [ms(x.lag_s.p99) for x in levels])] if open_loop else []),
-        *shown([Column("J per\ntoken", joules, spare=5), Column("SLO", [_outcome(x) for x in levels])]),
+        *([Column("lag ms\np99", [ms(level.lag_s.p99) for level in levels])] if open_loop else []),
+        *shown([Column("J per\ntoken", joules, spare=5), Column("SLO", [_outcome(level) for level in levels])]),
         *_declared(levels, Group.COUNT),
-        Column("", [SIGNS[gravity] if (gravity := worst(x)) else "" for x in levels]),
+        Column("", [SIGNS[gravity] if (gravity := worst(level)) else "" for level in levels]),
     ]
 
 
 def _declared(levels: Sequence[LevelSummary], *groups: Group) -> list[Column]:
     """Return the columns of these groups of figures, as each figure's declaration has them."""
     return [
-        Column(each.head, [show(x) for x in levels], spare=each.spare)
+        Column(each.head, [show(level) for level in levels], spare=each.spare)
         for each, show in declared_columns(Of.LEVEL, LevelSummary, *groups)
     ]
 
@@ -106,15 +106,15 @@ def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]
         if of and of.levels:
             predicted = {level.concurrency: level for level in of.levels}
             guesses = [predicted.get(level.concurrency or 0) for level in levels]
-            tokens = [number(round(x.throughput.mid, 1)) if x else MISSING for x in guesses]
-            ratios = [ratio(x.measured_over_predicted if x else None) for x in guesses]
+            tokens = [number(round(guess.throughput.mid, 1)) if guess else MISSING for guess in guesses]
+            ratios = [ratio(guess.measured_over_predicted if guess else None) for guess in guesses]
             out += [Column(f"{head}\ntok/s", tokens, spare=2), Column(f"meas./\n{over}", ratios)]
     return out
 
 
 def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of TTFT, ITL, E2E and phases; means of TTFT and E2E only where a level has no median."""
-    ttfts, e2es = [x.ttft_s for x in levels], [x.e2e_s for x in levels]
+    ttfts, e2es = [level.ttft_s for level in levels], [level.e2e_s for level in levels]
     first, *ttft = _columns("TTFT ms", ttfts, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
     mean, *itl = _columns("ITL ms", [x.itl_s for x in levels], {"mean": 0, "p50": 1, "p90": 1, "p95": 1, "p99": 4})
     e2e = _columns("E2E ms", e2es, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
@@ -124,10 +124,10 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
 
 def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of the server's share of time in prompts and the tokens/s of each phase while it runs."""
-    views = [x.phases or LevelPhases() for x in levels]
-    share = Column("time in\nprompts", [percent(above_zero(x.prefill_share)) for x in views], spare=15)
-    prefill = Column("prefill\ntok/s", [number(_known(x.prefill_tokens_per_s)) for x in views], spare=16)
-    decode = Column("decode\ntok/s", [number(_known(x.decode_tokens_per_s)) for x in views], spare=17)
+    views = [level.phases or LevelPhases() for level in levels]
+    share = Column("time in\nprompts", [percent(above_zero(view.prefill_share)) for view in views], spare=15)
+    prefill = Column("prefill\ntok/s", [number(_known(view.prefill_tokens_per_s)) for view in views], spare=16)
+    decode = Column("decode\ntok/s", [number(_known(view.decode_tokens_per_s)) for view in views], spare=17)
     return shown([share, prefill, decode])
 
 
@@ -139,20 +139,20 @@ def _known(rate: Estimate) -> float | None:
 
 def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:
     """Return the columns of levels that decode nothing (embeddings): documents/s and the response's latency."""
-    documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
-    first, *later = _columns("latency ms", [x.e2e_s for x in levels], {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
+    documents = [number(level.documents_per_s.mean if level.documents_per_s else None) for level in levels]
+    first, *later = _columns("latency ms", [level.e2e_s for level in levels], {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
     of_documents = [Column("docs/s", documents, spare=8)] if unit is not Unit.DOCUMENTS else []
     return [*of_documents, first, *shown(later)]
 
 
 def _columns(name: str, times: Sequence[Spread], spare: Mapping[str, int]) -> list[Column]:
     """Return a column for each statistic of a time, with how readily a narrow terminal leaves it out."""
-    return [Column(f"{name}\n{q}", [ms(getattr(x, q)) for x in times], spare=n) for q, n in spare.items()]
+    return [Column(f"{name}\n{q}", [ms(getattr(time, q)) for time in times], spare=n) for q, n in spare.items()]
 
 
 def _means(name: str, times: Sequence[Spread], spare: int) -> list[Column]:
     """Return the column of means, the number of samples beside each that has no median; [] if all have one."""
-    if all(x.p50 is not None for x in times):
+    if all(time.p50 is not None for time in times):
         return []
     cells = [f"{ms(x.mean)} ({x.n:,})" if x.p50 is None and x.mean is not None else ms(x.mean) for x in times]
     return [Column(f"{name}\nmean (n)", cells, spare=spare)]

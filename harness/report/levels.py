@@ -246,8 +246,8 @@ def _estimate(repeats: Sequence[Estimate]) -> Estimate:
 
 def _spread(repeats: Sequence[Spread]) -> Spread:
     means = {name: known_mean(getattr(x, name) for x in repeats) for name in ("mean", "p50", "p90", "p95", "p99")}
-    most = max((x.max for x in repeats if x.max is not None), default=None)
-    return Spread(**means, max=most, n=sum(x.n for x in repeats))
+    most = max((repeat.max for repeat in repeats if repeat.max is not None), default=None)
+    return Spread(**means, max=most, n=sum(repeat.n for repeat in repeats))
 
 
 # ---- columns that figures declare ------------------------------------------------------------------------------------

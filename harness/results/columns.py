@@ -64,7 +64,7 @@ def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
 
     with _opened(path, _TEXTS, "a requests.parquet of this project", _WAY_OUT, _BYTES_A_REQUEST) as file:
         known = {field.name: field.type for field in msgspec.structs.fields(Record)}
-        optional = {f.name for f in msgspec.structs.fields(Record) if f.default is not msgspec.NODEFAULT}
+        optional = {field.name for field in msgspec.structs.fields(Record) if field.default is not msgspec.NODEFAULT}
         header, levels = _about(file.schema_arrow.metadata or {})
         wanted = {name: kind for name, kind in PLAIN if name.rstrip("_") in file.schema_arrow.names}
         missing = [name for name, _ in PLAIN if name not in wanted and name not in optional]  # an older file has fewer
@@ -273,14 +273,14 @@ def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) ->
     by_index = {level.index: level for level in levels}
     cells: dict[str, Any] = {}
     for name, kind in PLAIN:
-        cells[name.rstrip("_")] = array([getattr(r, name) for r in records], kind)
+        cells[name.rstrip("_")] = array([getattr(record, name) for record in records], kind)
     cells["phase"] = array(
         [phase_of(r.sent_s if r.sent_s is not None else r.scheduled_s, by_index[r.level]) for r in records], "string"
     )
-    counts = np.fromiter((len(r.arrivals) // 8 for r in records), dtype=np.int64, count=len(records))
+    counts = np.fromiter((len(record.arrivals) // 8 for record in records), dtype=np.int64, count=len(records))
     offsets = array(np.concatenate([[0], np.cumsum(counts)]), "int32")
-    stamps = np.frombuffer(b"".join(r.arrivals for r in records), dtype=np.int64)
-    tokens = np.frombuffer(b"".join(tokens_of(r).tobytes() for r in records), dtype=np.int32)
+    stamps = np.frombuffer(b"".join(record.arrivals for record in records), dtype=np.int64)
+    tokens = np.frombuffer(b"".join(tokens_of(record).tobytes() for record in records), dtype=np.int32)
     arrivals_s = (stamps * 1e-9 * _GRID).round() / _GRID
     cells["arrivals_s"] = pa.ListArray.from_arrays(offsets, array(arrivals_s, "float64"))
     cells["arrival_tokens"] = pa.ListArray.from_arrays(offsets, array(tokens, "int32"))

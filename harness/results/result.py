@@ -83,8 +83,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def last_s(self) -> float:
         """Return the last moment in any of the files, seconds since the origin."""
         moments = itertools.chain(
-            (s.time_s for s in self.samples),
-            (max(r.scheduled_s, r.sent_s or 0.0, r.done_s or 0.0) for r in self.records),
+            (sample.time_s for sample in self.samples),
+            (max(record.scheduled_s, record.sent_s or 0.0, record.done_s or 0.0) for record in self.records),
             (max(level.begin_s, level.window_end_s or 0.0, level.end_s or 0.0) for level in self.levels),
         )
         return max(moments, default=0.0)

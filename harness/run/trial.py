@@ -113,7 +113,7 @@ class Trial(msgspec.Struct, frozen=True):
     def inside(self) -> list[Record]:
         """Return the records of the requests that were sent in the measured seconds."""
         low, high = self.before.progress.time_s, self.after.progress.time_s
-        return [r for r in self.records if r.sent_s is not None and low <= r.sent_s < high]
+        return [record for record in self.records if record.sent_s is not None and low <= record.sent_s < high]
 
 
 def errors(records: Iterable[Record], log: Iterable[Entry], origin_ns: int) -> tuple[np.ndarray, np.ndarray]:

@@ -219,7 +219,7 @@ def next_words(counts: Sequence[Counted], tokens: int, *, one_token: bool = True
     """
     last = counts[-1]
     words = last.words + round((tokens - last.tokens) / tokens_per_word(counts))
-    alone = all(c.words == last.words for c in counts)
+    alone = all(count.words == last.words for count in counts)
     return max(1, last.words * tokens // last.tokens) if alone and (words < 1 or not one_token) else words
 
 

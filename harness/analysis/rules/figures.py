@@ -237,19 +237,19 @@ def late_end(level: Measured) -> Finding | None:
     )
 
 
-def spoilt(s: LevelSummary) -> dict[str, tuple[int, ...]]:
+def spoilt(level: LevelSummary) -> dict[str, tuple[int, ...]]:
     """Return the percentiles that late reads made wrong, by the figure's name in the summary.
 
     With kernel stamps only gaps (ITL, ICL) are wrong: events that were read together have one stamp. A percentile of
     gaps is right while fewer were merged than lie beyond it. Stamps of the user's clock are as late as their reads.
     """
-    client, late = s.client, read_late(s)
+    client, late = level.client, read_late(level)
     merged, delay = client.merged_fraction or 0.0, client.read_delay_p99_s or 0.0
     lost = tuple(q for q in PERCENTILES if late or merged > min(MERGED, round(1 - q / 100, 6)))
     out = {"itl_s": lost, "icl_s": lost} if lost else {}
     if client.timestamp_source == "user":
         for name in ("ttft_s", "ttfat_s", "tpot_s", "e2e_s"):
-            mean = getattr(s, name).mean
+            mean = getattr(level, name).mean
             if mean is not None and delay > STAMPS_OFF * mean:
                 out[name] = PERCENTILES
     return out

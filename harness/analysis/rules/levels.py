@@ -89,7 +89,7 @@ def dip_confirmed(run: Concluded) -> Finding | None:
     hinge = run.curve.hinge_concurrency.value if run.curve else None
     if run.curve is None or run.curve.dip is None or run.curve.dip.value is None or hinge is None:
         return None
-    past = [s.server for s in run.levels if s.server and (s.concurrency or 0) >= PAST * hinge]
+    past = [level.server for level in run.levels if level.server and (level.concurrency or 0) >= PAST * hinge]
     preempted = max((server.preemptions or 0.0 for server in past), default=0.0)
     waiting = max((server.waiting or 0.0 for server in past), default=0.0)
     used = max((server.kv_usage or 0.0 for server in past), default=0.0)
@@ -225,7 +225,7 @@ def drift(run: Concluded) -> Finding | None:
 @rule(Concluded, DOUBT, brief="the prefix cache filled up during the run: later levels had more of it")
 def cache_filled(run: Concluded) -> Finding | None:
     """The prefix cache served ever more of the prompts from level to level, so throughput rose for that reason, too."""
-    shares = [s.cached_input_fraction for s in run.levels if usable(s, Purpose.POINT)]
+    shares = [level.cached_input_fraction for level in run.levels if usable(level, Purpose.POINT)]
     known = [share for share in shares if share is not None]
     rises = all(later >= earlier - CACHED for earlier, later in itertools.pairwise(known))
     if len(known) < _FILLS or not rises or known[-1] - known[0] <= _FILLED:

@@ -77,9 +77,9 @@ def too_many_fail(error_rate: float | None, requests: int | None) -> bool:
     return incomplete_beta(failed, requests - failed + 1, ERROR_RATE) < _UNLIKELY
 
 
-def answered(s: LevelSummary) -> int | None:
+def answered(level: LevelSummary) -> int | None:
     """Return the requests by which a level's error rate is judged: those that were not cut or given up."""
-    return round(s.errors / s.error_rate) if s.error_rate else None
+    return round(level.errors / level.error_rate) if level.error_rate else None
 
 
 @rule(Measured, INVALID, brief="more than 1 % of the requests failed{}", excused_for=_OVERLOAD)
@@ -99,9 +99,9 @@ def errors_above_1_percent(level: Measured) -> Finding | None:
 # ---- the load generator -------------------------------------------------------------------------------------
 
 
-def read_late(s: LevelSummary) -> bool:
+def read_late(level: LevelSummary) -> bool:
     """Return whether the load generator read answers too late for their gaps: more than half of the mean ITL."""
-    delay, itl = s.client.read_delay_p99_s, s.itl_s.mean
+    delay, itl = level.client.read_delay_p99_s, level.itl_s.mean
     return delay is not None and itl is not None and delay > itl / 2
 
 

@@ -134,7 +134,7 @@ def _decide(wanted: Threshold, under: Conditions) -> Decision:
     concerned = [under.runs, under.baseline] if relative else [under.runs]
     if problem := under.of_runs or (under.of_both if relative else ""):
         return _unresolved(made, problem, "measure them under the same conditions")
-    broken = [v for side in concerned for m in side for v in m.summary.verdicts if v.level == Gravity.INVALID]
+    broken = [v for side in concerned for run in side for v in run.summary.verdicts if v.level == Gravity.INVALID]
     if broken:
         why = f"the run is invalid: {broken[0].code}: {broken[0].message}"
         return _unresolved(made, why, broken[0].advice)

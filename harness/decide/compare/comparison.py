@@ -106,7 +106,7 @@ def compare(runs: Sequence[Run], *, vary: Collection[str] = (), forced: bool = F
     kept = dict(zip(groups, spread.kept(stacks, odd), strict=True))
     between = spread.pooled([[run.throughput() for run in group] for group in kept.values()]).run
     loads = [[load for run in group for load in run.loads] for group in kept.values()]
-    fits = {label: curve.fit([p for run in group for p in run.points]) for label, group in kept.items()}
+    fits = {label: curve.fit([point for run in group for point in run.points]) for label, group in kept.items()}
     return Comparison(
         stacks=[
             _stack(group, fits[label].curve, between, [named(each, stacks) for each in odd if each.stack == s])
