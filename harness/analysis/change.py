@@ -242,6 +242,7 @@ def _errors(points: Sequence[TimedPoint]) -> Floats:
 
 
 def _levels(points: Sequence[TimedPoint]) -> _Levels:
+    """Return the points as logarithms of load and throughput, with their weights and the noise of a level alone."""
     X, sigma = np.array([point.throughput for point in points]), _errors(points)
     measured = np.array([point.se is not None and not point.assumed for point in points], dtype=np.bool_)
     weight = weights(sigma, np.array([point.chance for point in points]))

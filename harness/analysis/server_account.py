@@ -282,6 +282,7 @@ def _cached(scrapes: Scrapes) -> float | None:
 
 
 def _engine(scrapes: Scrapes, label: str) -> EngineView:
+    """Return the means of one engine's counters over the window, by the label that names it."""
     generation = scrapes.growth(Figure.GENERATION_TOKENS, label)
     return EngineView(
         running=scrapes.mean(Figure.RUNNING, label),

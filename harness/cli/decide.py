@@ -127,13 +127,7 @@ def _publish_check(
 @click.option("--json", "as_json", is_flag=True, help="Print comparison.json on stdout.")
 @click.option("--no-plots", is_flag=True, help="No comparison.png and no comparison.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
-def compare(
-    stacks: tuple[str, ...],
-    vary: str | None,
-    force: bool,
-    format: str,
-    **shown: Any,
-) -> None:
+def compare(stacks: tuple[str, ...], vary: str | None, force: bool, format: str, **shown: Any) -> None:
     """Compare stacks, and rank them where the data show a difference.
 
     Each is a result folder, or another tool's file. Several of one stack are its repeats: vllm=A vllm=B llama=C.

@@ -174,6 +174,7 @@ def _parts(error: click.UsageError) -> tuple[str, str, str]:
 
 
 def _nearest_verb(error: click.exceptions.NoSuchCommand) -> str:
+    """Return a question with the command that was probably meant; "" if none is near."""
     name = error.command_name
     if "://" in name or name.startswith("sim:"):
         return f"did you mean `knee run {name}`?"

@@ -35,13 +35,7 @@ class More(NamedTuple):
     noted: Collection[str] = ()
 
 
-def write_reports(
-    folder: Path,
-    summary: Summary,
-    manifest: Manifest,
-    *,
-    plots: bool,
-) -> Document:
+def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: bool) -> Document:
     """Write summary.json and report.md; return the report's document, from which page and plots are drawn later."""
     from harness.base import files
     from harness.report import markdown, run_report

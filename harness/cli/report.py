@@ -138,6 +138,7 @@ def fit(sources: tuple[str, ...], as_json: bool, seed: int, named: str) -> None:
 
 
 def _of_stdin(named: str) -> Measured:
+    """Return the levels of a file on stdin, in the named tool's format or in one that is recognised."""
     from harness.base import decoding
     from harness.library import answers as fitting
     from harness.results import readers

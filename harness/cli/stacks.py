@@ -184,6 +184,7 @@ def _chosen(specs: Sequence[StackSpec], names: Sequence[str]) -> list[StackSpec]
 
 
 def _specs(names: Sequence[str]) -> list[StackSpec]:
+    """Return the stacks named as RECIPE or NAME=RECIPE, in their order."""
     from harness.spec.recipe import StackSpec
 
     def spec(text: str) -> StackSpec:

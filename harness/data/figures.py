@@ -267,6 +267,7 @@ def declared(kind: type[msgspec.Struct]) -> Mapping[str, Declared]:
 
 
 def _declared(kind: type[msgspec.Struct]) -> Iterator[Declared]:
+    """Yield the fields of a struct that are declared as figures, with their marks and columns."""
     for field in msgspec.structs.fields(kind):
         about, *more = getattr(field.type, "__metadata__", ()) or (None,)
         if isinstance(about, Figure):

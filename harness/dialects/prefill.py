@@ -102,28 +102,12 @@ def _read(data: bytes) -> tuple[_Answer, str, str]:
     return answer, "", ""
 
 
-def _embeddings(_: str, texts: Sequence[str]) -> dict[str, Any]:
-    return {"input": texts[0] if len(texts) == 1 else texts}
-
-
-def _rerank(query: str, texts: Sequence[str]) -> dict[str, Any]:
-    return {"query": query, "documents": texts}
-
-
-def _tei_rerank(query: str, texts: Sequence[str]) -> dict[str, Any]:
-    return {"query": query, "texts": texts}
-
-
-def _score(query: str, texts: Sequence[str]) -> dict[str, Any]:
-    return {"text_1": query, "text_2": texts}
-
-
 def _dialect(name: str, path: str, fields: Fields, root: str = "/v1") -> Dialect:
     encoder = partial(PromptEncoder, partial(_prompt, fields), _model)
     return Dialect(name=name, path=path, root=root, unit=Unit.INPUT_TOKENS, encoder=encoder, decoder=AnswerDecoder)
 
 
-EMBEDDINGS = _dialect("embeddings", "/embeddings", _embeddings)
-RERANK = _dialect("rerank", "/rerank", _rerank)
-SCORE = _dialect("score", "/score", _score)
-TEI_RERANK = _dialect("tei-rerank", "/rerank", _tei_rerank, root="")
+EMBEDDINGS = _dialect("embeddings", "/embeddings", lambda _, texts: {"input": texts[0] if len(texts) == 1 else texts})
+RERANK = _dialect("rerank", "/rerank", lambda query, texts: {"query": query, "documents": texts})
+SCORE = _dialect("score", "/score", lambda query, texts: {"text_1": query, "text_2": texts})
+TEI_RERANK = _dialect("tei-rerank", "/rerank", lambda query, texts: {"query": query, "texts": texts}, root="")

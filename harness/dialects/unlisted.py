@@ -29,15 +29,13 @@ _ANSWER = re.compile("(completion|output|candidates|generated)_?tokens?(_?count)
 
 
 class Look(NamedTuple):
-    """What was found: the unlisted field with text, and the text; whether the choice names a role; its number; an
-    error's words.
-    """
+    """What an event brings that no schema lists; empty where it brings nothing."""
 
-    field: str = ""
+    field: str = ""  # the unlisted field that has text
     text: str = ""
-    role: bool = False
-    choice: int = 0
-    words: str = ""
+    role: bool = False  # whether the choice names a role
+    choice: int = 0  # its number
+    words: str = ""  # an error's
 
 
 class _Event(msgspec.Struct):
@@ -68,9 +66,9 @@ def look(event: bytes) -> Look:
         return Look()
 
 
-def _in_choices(raw: bytes) -> Look | None:
-    """Look at the first of an event's choices; None if it has none."""
-    choices = msgspec.json.decode(raw or b"null")
+def _in_choices(listed: bytes) -> Look | None:
+    """Return what the first choice of a JSON list of choices brings; None for an empty list or none."""
+    choices = msgspec.json.decode(listed or b"null")
     return (_in_choice(choices[0]) or Look()) if choices else None
 
 
@@ -79,7 +77,7 @@ _in_choices_kept = functools.lru_cache(maxsize=64)(_in_choices)
 
 
 def _in_choice(choice: dict[str, Any]) -> Look | None:
-    """Look at what a choice brings; None if that is no object."""
+    """Return what a choice brings; None if that is no object."""
     delta = choice.get("delta", choice.get("message"))
     if isinstance(delta, str) and "delta" in choice:
         delta = {"delta": delta}

@@ -317,6 +317,7 @@ def kv_capacity(model: Model, deployment: Deployment, context: float | None = No
 
 
 def _does_not_fit(model: Model, deployment: Deployment) -> HarnessError:
+    """Return the error for weights that leave no room for KV, with what would fit: more GPUs, fp8, a smaller model."""
     card, size = deployment.gpu, weight_bytes(model) / 1e9
     one = deployment.tp * deployment.pp
     on = f"one {card.key}" if one == 1 else f"{one} × {card.key}"

@@ -270,6 +270,7 @@ def _transfer(
 
 
 def _level(C: int, ends: Sequence[_Pools], slo: Mapping[str, float]) -> DisaggregatedLevel:
+    """Return what the pools give at C in flight: throughput over the band, latencies, and which pool limits it."""
     G, rates = ends[1].workload.output_tokens, [end.rate(C) for end in ends]
     latencies = ends[1].latencies(rates[1], C)
     full, most = min(ends[1].most().items(), key=lambda each: each[1])

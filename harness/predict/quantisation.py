@@ -238,6 +238,7 @@ def _number(stored: Mapping[str, Any], field: str, name: str, most: int = 16) ->
 
 
 def _modelopt(stored: Mapping[str, Any], name: str) -> list[Rule]:
+    """Return ModelOpt's rules: one algorithm for all modules, or one for each set of modules that are listed."""
     algorithm = str(stored.get("quant_algo", "NVFP4")).upper()
     if algorithm != "MIXED_PRECISION":
         return [(_algorithm(stored, algorithm, name), None)]

@@ -147,7 +147,7 @@ def svg(chart: Chart, *, small: bool = False) -> str:
     drawn = ElementTree.fromstring(png.vector(bare, _SMALL if small else png.PAPER))
     assumed = {"stroke-linejoin": "round", "font-size": "9", "fill": SOFT}
     root = Element("svg", {"class": "drawn", "viewBox": drawn.attrib["viewBox"]} | assumed)
-    root.extend(each for child in drawn for each in _small(child, chart.name))
+    root.extend(each for child in drawn for each in _pruned(child, chart.name))
     styles = {path.get("id"): path.get("style") for path in root.iter("path")}
     for use in root.iter("use"):
         if use.get("style") == styles[use.attrib["href"].removeprefix("#")]:
@@ -155,7 +155,7 @@ def svg(chart: Chart, *, small: bool = False) -> str:
     return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")  # no text has an unescaped ">"
 
 
-def _small(element: Element, owner: str) -> Iterator[Element]:
+def _pruned(element: Element, chart: str) -> Iterator[Element]:
     """Yield an SVG element without superfluous parts; of a group without attributes, the elements in it.
 
     A style sheet goes, for it would be the page's; so do ids, but for those that are referred to.
@@ -163,9 +163,9 @@ def _small(element: Element, owner: str) -> Iterator[Element]:
     tag = element.tag.rpartition("}")[2]
     if tag in ("metadata", "style") or element.get("style") == "fill: #ffffff":  # the page has the paper
         return
-    inside = [each for child in element for each in _small(child, owner)]
+    inside = [each for child in element for each in _pruned(child, chart)]
     named = ((key.rpartition("}")[2], value) for key, value in element.attrib.items())
-    attributes = {name: short for name, value in named if name in _KEPT and (short := _short(name, value, owner))}
+    attributes = {name: short for name, value in named if name in _KEPT and (short := _short(name, value, chart))}
     if tag in ("g", "defs") and not (inside and (attributes or tag == "defs")):
         yield from inside
         return
@@ -175,7 +175,7 @@ def _small(element: Element, owner: str) -> Iterator[Element]:
     yield small
 
 
-def _short(name: str, value: str, owner: str) -> str:
+def _short(name: str, value: str, chart: str) -> str:
     """Return an attribute's value without what a browser assumes; "" if nothing is left.
 
     >>> _short("id", "figure_1", "curve"), _short("clip-path", "url(#p8dcefc4f35)", "curve")
@@ -185,7 +185,7 @@ def _short(name: str, value: str, owner: str) -> str:
     """
     if name in ("id", "href", "clip-path"):  # other charts are on the page: the chart's name makes an id unique
         found = re.fullmatch(r"(.*?)([mp][0-9a-f]{10}.*)", value)
-        return f"{found[1]}{owner}-{found[2]}" if found else ""
+        return f"{found[1]}{chart}-{found[2]}" if found else ""
     if name == "style":
         return _ASSUMED.sub("", value).replace(": ", ":").replace("; ", ";").strip(" ;")
     if name == "transform" and value.startswith("rotate(-0 "):

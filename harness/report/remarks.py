@@ -98,6 +98,7 @@ def _repeated(summary: Summary) -> set[str]:
 
 
 def _remark(group: list[Verdict], summary: Summary) -> Remark:
+    """Return the verdicts of one code as one remark, in the words of the highest load, with all their loads."""
     at = sorted({verdict.at for verdict in group if verdict.at is not None})
     last = max(group, key=lambda verdict: -1 if verdict.at is None else verdict.at)
     message, open_loop = plain(last.message), summary.open_loop

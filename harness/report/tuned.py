@@ -75,6 +75,8 @@ def _share(ratio: Value | None) -> str:
 
 
 def _table(ranks: Sequence[Rank], per: str) -> list[Column]:
+    """Return the table of the settings, the best first; predictions only if there are any."""
+
     def of(value: Value | None) -> str:
         return MISSING if value is None else f"{number(value.value)} ({interval(value.ci95)})"
 

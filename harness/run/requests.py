@@ -278,6 +278,7 @@ def _of_tasks(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
 
 
 def _planned(request: Request, input_tokens: float | None, due_s: float | None) -> Planned:
+    """Return what is shown of a planned request: its lengths, due time, and the digest of its prompt."""
     prompt = request.prompt
     sent = prompt.encode() if isinstance(prompt, str) else msgspec.json.encode(prompt)
     return Planned(

@@ -17,7 +17,7 @@ Must = Callable[[bool, str, str, str], None]  # raises unless the first holds: p
 
 
 def bound(fact: str, way_out: str, read: Read | None = None, **limits: Any) -> msgspec.Meta:
-    """Return a bound of a value, as msgspec has it, with the message for a value beyond it; `read` reads its text."""
+    """Return a bound of a value, as msgspec has it, with the message for a value beyond it; `read` parses a text."""
     return msgspec.Meta(extra={"fact": fact, "way_out": way_out, "read": read}, **limits)
 
 

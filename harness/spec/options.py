@@ -158,6 +158,7 @@ def _workers(text: str) -> int | None:
 
 
 def _names(texts: Sequence[str]) -> list[str]:
+    """Return the names in comma-separated texts."""
     return [name.strip() for each in texts for name in each.split(",")]
 
 

@@ -202,6 +202,7 @@ def _named(text: str, choices: tuple[str, ...]) -> str | None:
 
 
 def _as_json(text: str, schema: JsonSchema) -> bool:
+    """Return whether a text, or what is fenced in it, is JSON that the schema allows."""
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE):
         text = text.removesuffix(_FENCE).partition("\n")[2]

@@ -88,6 +88,7 @@ def fatal(table: Sequence[Row]) -> list[str]:
 
 
 def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool = False) -> Row:
+    """Return one fact of all stacks as a row: equal, unknown, or different and with that allowed or fatal."""
     facts: list[list[str | None]] = [[getattr(run.facts, fact) for run in runs] for runs in stacks]
     values = [_joined(found) for found in facts]
     known = {value for found in facts for value in found if value is not None}

@@ -433,6 +433,7 @@ def _failure(level: LevelSummary) -> str:
 
 
 def _load(level: LevelSummary, manifest: Manifest) -> Load:
+    """Return the figures of a level that a comparison shows at equal load."""
     X, price, gpus = level.output_tokens_per_s.mean, manifest.price, manifest.gpus
     return Load(
         load=float(level.load or 0),

@@ -124,6 +124,7 @@ def _level(names: Sequence[str], row: Row) -> ForeignLevel:
 
 
 def _positive(cells: Mapping[str, str], column: str, place: str) -> float:
+    """Return the number above 0 in a column; raise HarnessError if there is none."""
     text = cells.get(column, "")
     if not text:
         raise HarnessError(f"no {column}", place=place, way_out="mend the line, or leave it out")

@@ -218,6 +218,7 @@ def way_out_of(status: int, target: scenario.Target) -> str:
 
 
 def _way_out_of_key(status: int, target: scenario.Target) -> str:
+    """Return what to do if a server refuses the key, or its absence."""
     if any(".azure." in url for url in target.every_url) and "api-key" not in map(str.lower, target.headers):
         return f"Azure takes the key as --header 'api-key: env:{target.api_key_env or 'VARIABLE'}'"
     if not target.api_key_env:

@@ -86,7 +86,7 @@ async def first_requests(
     )
     left_s, itl_s = _rest(timed, answer, e2e_s)
     codec = msgspec.structs.replace(endpoint.wire.codec, drop=requests.drop)
-    checked = msgspec.structs.replace(
+    ready = msgspec.structs.replace(
         endpoint,
         wire=msgspec.structs.replace(endpoint.wire, codec=codec),
         unit=_unit(scenario, counted),
@@ -95,9 +95,9 @@ async def first_requests(
         alone=Alone(e2e_s=e2e_s + left_s, itl_s=itl_s),
     )
     exact = prompts.exact or words in (1, shortest)
-    notes = (*endpoint.notes, *requests.notes, *_length_notes(scenario, checked, wanted, exact=exact))
+    notes = (*endpoint.notes, *requests.notes, *_length_notes(scenario, ready, wanted, exact=exact))
     notes += _chunk_notes(scenario, timed)
-    return msgspec.structs.replace(checked, notes=notes)
+    return msgspec.structs.replace(ready, notes=notes)
 
 
 async def _timed(

@@ -227,6 +227,7 @@ def _end(window: _Window, at: int, depth: int, unfinished: bool) -> Iterator[tup
 
 
 def _delimited_columns(path: Path) -> list[str]:
+    """Return the names in the header of a CSV or TSV file."""
     with files.opened(path) as file:
         return _header(Lines(file), str(path))[0]
 
