@@ -427,13 +427,14 @@ def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: p
 
 
 def test_plain_http_where_tls_was_asked_is_found_long_before_connecting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server waits for the rest of what it takes for a request, so no handshake fails."""
+    """The server waits for the rest of what it takes for a request, so no handshake fails.
+
+    When connecting ends, the error is another: no connection within 10 s.
+    """
     monkeypatch.setattr(reach, "_LATE_S", 0.05)
     monkeypatch.setattr(reach, "_HANDSHAKE_S", 0.1)
-    began = time.monotonic()
     with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
         asyncio.run(checks.check(spec(insecure=True), [f"https://127.0.0.1:{port}"]))
-    assert time.monotonic() - began < 2.0
 
 
 def test_a_tls_server_that_is_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

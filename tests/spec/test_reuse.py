@@ -1,4 +1,4 @@
-"""The tables of prefixes, sessions and graphs: read, printed and read again, and refused in one line."""
+"""The tables of prefixes, sessions and graphs: read, printed and read again, refused in one line; and their order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import tomllib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
 from harness.spec import reading, reuse, scenario
@@ -179,3 +181,27 @@ def test_a_mistake_is_one_line_with_place_and_way_out(text: str, line: str) -> N
 def test_what_is_no_table_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match=r"^x.toml: Expected "):
         build(text)
+
+
+@given(st.permutations(range(8)), st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7))))
+def test_each_stands_behind_all_that_it_waits_for(names: list[int], pairs: set[tuple[int, int]]) -> None:
+    after = {f"n{high}": [f"n{low}" for low, up in sorted(pairs) if up == high and low < high] for high in range(8)}
+    found = reuse.order([f"n{name}" for name in names], after, path="$")
+    assert sorted(found) == sorted(after)
+    assert all(found.index(parent) < found.index(name) for name, parents in after.items() for parent in parents)
+
+
+@pytest.mark.parametrize(
+    ("names", "after", "line"),
+    [
+        ("aa", {}, "f: the name 'a' is given twice at $.n; give each a name of its own"),
+        ("ab", {"a": "bc"}, "f: 'a' waits for 'c', which is not there at $.n; known: a, b"),
+        ("ab", {"a": "bb"}, "f: 'a' waits for 'b' twice at $.n; name it once"),
+        ("a", {"a": "a"}, "f: a → a is a circle at $.n; let one of them wait for none of the others"),
+        ("abc", {"a": "b", "b": "a"}, "f: a → b → a is a circle at $.n; let one of them wait for none of the others"),
+    ],
+)
+def test_what_has_no_order_is_refused(names: str, after: dict[str, str], line: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        reuse.order(list(names), {name: list(parents) for name, parents in after.items()}, path="$.n", place="f")
+    assert str(caught.value) == line
