@@ -24,11 +24,11 @@ from harness.analysis.rules.requests import Conditions, Measured, sent_late, uns
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.window import Little, began_in, in_flight, little
-from harness.data.figures import DECODED, NO_ESTIMATE, NO_SPREAD, Declared, Group, declared
+from harness.data.figures import DECODED, NO_ESTIMATE, Declared, Group, declared
 from harness.data.judgement import rank
 from harness.data.levels import FromSend, LevelSummary
 from harness.data.record import Level, LevelNote
-from harness.data.views import ClientView, Estimate, GpuView, ServerView, Spread
+from harness.data.views import NO_SPREAD, ClientView, Estimate, GpuView, ServerView, Spread
 from harness.spec.work import Unit
 
 _ALIKE = 0.2  # apart, up to which the count in a part of a request stands: its requests end in emptier company
@@ -175,7 +175,7 @@ def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chun
     icl = spread(icls, independent, mean_icl, reorder=True)
     tokens_per_chunk = float(placed_tokens(table)[good].sum()) / chunks if chunks else None
     mean = mean_itl(table.first[good], table.last[good], requests.placed_tokens[good], table.first_tokens[good])
-    itl = Spread(mean, None, None, None, None, None, independent)
+    itl = msgspec.structs.replace(NO_SPREAD, mean=mean, n=independent)
     if tokens_per_chunk is not None and tokens_per_chunk <= TOKENS_PER_CHUNK and not lumps:
         itl = msgspec.structs.replace(icl, mean=mean)
     return _Chunks(

@@ -17,7 +17,7 @@ from harness.analysis.table import Floats, Table
 from harness.data import server_metrics
 from harness.data.record import SERVER, Sample
 from harness.data.server_metrics import Figure, Kind, Meaning
-from harness.data.views import EngineView, PoolView, ServerView, Spread
+from harness.data.views import NO_SPREAD, EngineView, PoolView, ServerView, Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
 _ENOUGH = 200  # engine steps or requests: a step or a request more or less at the edges is then half a percent
@@ -115,7 +115,7 @@ class Scrapes:
         mean = total.increase / count.increase if total is not None else None
         n = int(count.increase)
         known = sum(buckets.values()) == n  # not so after a scrape of before the window, or a reset inside it
-        return bucket_spread(buckets, mean) if known else Spread(mean, None, None, None, None, None, n)
+        return bucket_spread(buckets, mean) if known else msgspec.structs.replace(NO_SPREAD, mean=mean, n=n)
 
     def buckets(self, figure: Figure) -> dict[float, float]:
         """Return how many values each bucket of a histogram took after the first scrape, by its upper bound."""
@@ -234,7 +234,8 @@ def _mean_queue(scrapes: Scrapes) -> Spread | None:
     waited, requests = scrapes.growth(Figure.QUEUE_SECONDS), scrapes.growth(Figure.REQUESTS_SUCCEEDED)
     if waited is None or requests is None or requests.increase <= 0:
         return None
-    return Spread(waited.increase / requests.increase, None, None, None, None, None, int(requests.increase))
+    mean = waited.increase / requests.increase
+    return msgspec.structs.replace(NO_SPREAD, mean=mean, n=int(requests.increase))
 
 
 def _prefill_fraction(scrapes: Scrapes) -> float | None:
@@ -263,8 +264,8 @@ def _batch(scrapes: Scrapes) -> Spread | None:
     executed, executions = scrapes.growth(Figure.EXECUTED), scrapes.growth(Figure.EXECUTIONS)
     if executed is None or executions is None or executions.increase <= 0:
         return None
-    n = int(executions.increase)
-    return Spread(executed.increase / executions.increase, None, None, None, None, None, n)
+    mean = executed.increase / executions.increase
+    return msgspec.structs.replace(NO_SPREAD, mean=mean, n=int(executions.increase))
 
 
 def _tokens_per_step(scrapes: Scrapes) -> float | None:

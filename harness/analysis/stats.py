@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from harness.analysis.table import Counts, Floats, Ints, pieces
-from harness.data.views import Estimate, Spread
+from harness.data.views import NO_SPREAD, Estimate, Spread
 
 Z95 = 1.959964  # two-sided 95 % of the normal distribution
 BY_CHANCE = 3  # standard errors of a difference, up to which it is no sign of anything
@@ -125,7 +125,7 @@ def spread(values: Floats, n: int | None = None, mean: float | None = None, *, r
     values = values if known.all() else values[known]
     n = len(values) if n is None else min(n, len(values))
     if not len(values):
-        return Spread(None, None, None, None, None, None, 0)
+        return NO_SPREAD
     mean = float(values.mean()) if mean is None else mean
     p50, p90, p95, p99 = percentiles(values, (50, 90, 95, 99), n, reorder=reorder)
     return Spread(mean, p50, p90, p95, p99, float(values.max()), n)

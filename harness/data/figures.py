@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.data.views import Estimate, Spread
+from harness.data.views import NO_SPREAD, Estimate, Spread
 
 
 class Group(enum.IntEnum):
@@ -80,7 +80,6 @@ class Declared(NamedTuple):
         return {Spread: NO_SPREAD, Estimate: NO_ESTIMATE, int: 0}.get(self.kind)
 
 
-NO_SPREAD = Spread(None, None, None, None, None, None, 0)
 NO_ESTIMATE = Estimate(None)
 LEVEL, CLASS, REPLICA = Of
 COUNT, LOAD, LENGTH, RATE, LATENCY, DELAY, GOAL = Group

@@ -61,6 +61,9 @@ class Spread(msgspec.Struct, frozen=True):
     n: int
 
 
+NO_SPREAD = Spread(mean=None, p50=None, p90=None, p95=None, p99=None, max=None, n=0)
+
+
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """One of several engines behind the server's page (data parallelism); as in `ServerView`."""
 

@@ -70,12 +70,12 @@ def pace(request_times: float, request_s: float, seconds_left: float | None, *, 
     whole = _WHOLE * request_s
     window = max(SHORTEST_S, min(request_times * request_s, max(request_times * _LONG_REQUEST_S, whole)))
     if seconds_left is None:
-        return Pace(request_s, 1, window)
+        return Pace(spread_s=request_s, warm_up=1, window_s=window)
     least = whole if seconds_left >= _ROOM * request_s else 0.5 * request_s
     window = max(SHORTEST_S, min(window, max(least, share * seconds_left)))
     if seconds_left < _TIGHT * request_s:
-        return Pace(0.5 * request_s, 0, window)
-    return Pace(request_s, 1, window)
+        return Pace(spread_s=0.5 * request_s, warm_up=0, window_s=window)
+    return Pace(spread_s=request_s, warm_up=1, window_s=window)
 
 
 def first_pass(request_s: float, seconds_left: float | None) -> Pace:
@@ -94,7 +94,7 @@ def fixed(window_s: float, request_s: float) -> Pace:
     Its slots begin over a whole request time all the same: else a window shorter than that would fall on the moment
     when all of them wait for their first token, or when none does.
     """
-    return Pace(request_s, 1 if window_s < SHORT * request_s else 2, window_s)
+    return Pace(spread_s=request_s, warm_up=1 if window_s < SHORT * request_s else 2, window_s=window_s)
 
 
 def paced(scenario: Scenario) -> bool:
@@ -175,7 +175,7 @@ def of_level(
         return decision(scenario, request_s, requests_per_s, seconds_left, wanted_s)
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT, Role.SLO):
         return refinement(request_s, seconds_left)
-    return Pace(request_s, 2, None)  # the window lasts until it is precise
+    return Pace(spread_s=request_s, warm_up=2, window_s=None)  # the window lasts until it is precise
 
 
 REQUEST_TIMES = 22  # request times before the first check: an interval needs 20, and those in flight move the mean
