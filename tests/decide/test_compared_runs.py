@@ -80,7 +80,7 @@ def test_what_a_folder_does_not_say_is_unknown() -> None:
     assert {name for name, value in facts.items() if value} == {
         "measured_by",
         "workload",
-        "asked",
+        "workload_fields",
         "unit",
         "pools",
         "balance",
