@@ -147,8 +147,8 @@ MISTAKES = {
     "--simulate",
     # results
     "report nowhere": "nowhere: no such result folder; give the --out of a run",
-    "fit notes.txt": "notes.txt: no column 'concurrency'; begin it with the line 'concurrency,output_tokens_per_s' or "
-    "'concurrency,output_tokens_per_s,error'",
+    "fit notes.txt": "notes.txt: no column 'concurrency' among 'hello'; begin it with the line "
+    "'concurrency,output_tokens_per_s' or 'concurrency,output_tokens_per_s,error'",
     "sim --profile llama-3.1-8b": "--profile: 'llama-3.1-8b' is not MODEL/GPU; write it like 'llama-3.1-8b/h100-sxm'",
 }
 

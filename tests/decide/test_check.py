@@ -377,6 +377,13 @@ def test_a_rate_that_misses_the_limits_from_the_lowest_on_is_missed_and_without_
     assert outcome("slo_rate >= 4", [measured(of_levels(*bare, curve=None, knees=Knees()))]).outcome == "unresolved"
 
 
+def test_what_was_not_measured_is_not_to_be_measured_several_times() -> None:
+    unknown = outcome("gpu.power_w@8 < 900", [measured(of_levels(summaries.level(8)))])
+    assert (unknown.why, unknown.way_out) == ("it was not measured", "")
+    rate = outcome("slo_rate >= 2", [measured(summaries.full())])
+    assert (rate.why, rate.way_out) == ("no request rate was measured", "measure some: knee run --rate auto --slo …")
+
+
 def test_a_level_that_was_not_measured_is_named_with_those_that_were() -> None:
     found = outcome("ttft_p99@7 < 2s")
     assert found.why == "new has no level 7"

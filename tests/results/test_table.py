@@ -26,6 +26,8 @@ def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:
         "# by hand\n\nConcurrency, Output_Tokens_Per_S\n1, 100\n# again\n2, 190\r\n",
         "Max_Concurrency,request_throughput,Output_Throughput\n1,3,100\n2,4,190\n",
         "users,tok/s\n1,100\n2,190\n",
+        "Concurrency,TTFT (ms),Output tokens/s\n1,50,100\n2,60,190\n",
+        "In flight;Tokens per second\n1;100\n2;190\n",
         "users,in_flight,tok/s\n1,1,100\n2,2,190\n",
         "streams,output_throughput,concurrency,output_tokens_per_s\n9,9,1,100\n9,9,2,190\n",
     ],
@@ -47,7 +49,7 @@ def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
     ("text", "message"),
     [
         ("", "x.csv: no column 'concurrency'"),
-        ("concurrency,tok_s\n1,2\n", "x.csv: no column 'output_tokens_per_s'"),
+        ("concurrency,tok_s\n1,2\n", "x.csv: no column 'output_tokens_per_s' among 'concurrency', 'tok_s'; begin"),
         ("concurrency,output_tokens_per_s\n", "x.csv: no points below its header"),
         (
             "concurrency,output_tokens_per_s\n1,2\n2\n",

@@ -218,7 +218,8 @@ def _by_interval(made: Decision, wanted: Threshold, under: Conditions) -> Decisi
         found = sides.over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in under.kept])
     made = msgspec.structs.replace(made, value=found.value, ci95=found.ci95)
     if found.ci95 is None:
-        return _unresolved(made, found.why or "no interval", found.way_out or AGAIN, found.value)
+        way_out = found.way_out or (AGAIN if found.value is not None else "")
+        return _unresolved(made, found.why or "no interval", way_out, found.value)
     outcome = judged(wanted, found.ci95, wanted.bound)
     if outcome is not Outcome.UNRESOLVED:
         return msgspec.structs.replace(made, outcome=outcome)

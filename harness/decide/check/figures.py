@@ -156,6 +156,8 @@ def _by_limits(summary: Summary, *, rates: bool) -> Quantity:
 
     No value where none meets them. It has a reason, too, where it is not decided and where no load misses them.
     """
+    if rates and not summary.open_loop:
+        return Quantity(None, None, "no request rate was measured", "measure some: knee run --rate auto --slo …")
     load, limited = "rate" if rates else "load", any(level.slo for level in summary.levels)
     levels = [level for level in summary.levels if limited and all(_plausible_or_undecided(each) for each in level.slo)]
     knee = answer.slo_knee(summary.knees, levels, rates=rates)

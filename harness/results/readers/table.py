@@ -1,7 +1,7 @@
 """Plain tables of measured levels as CSV, of any origin: `concurrency,output_tokens_per_s[,error]`.
 
 The header names the columns in any order, in any case and among others, also as vLLM names them (`max_concurrency`,
-`output_throughput`) or as a person does (`users`, `tok/s`); the error is one standard error in tokens per
+`output_throughput`) or as a person does (`users`, `Tokens per second`); the error is one standard error in tokens per
 second. Semicolons and tabs separate as well, and a line that begins with # is a comment. Tables are read strictly: a
 line that is not understood, or has more values than the header has columns, is refused by its number.
 """
@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from harness.base.errors import HarnessError
+from harness.base.terminal import few
 from harness.results.exporters.csv import ERROR, LOAD, RATE
 from harness.results.readers.level import NO_SERVER, ForeignLevel, ForeignResult
 
 PLAIN = "plain table"  # the tool of a file that names none
-_OTHERS = {  # what people call a column that a table lacks; the first of them is taken
-    "max_concurrency": LOAD, "in_flight": LOAD, "users": LOAD, "clients": LOAD, "streams": LOAD,
-    "output_throughput": RATE, "tokens_per_s": RATE, "tokens/s": RATE, "tok/s": RATE, "output tok/s": RATE,
+_OTHERS = {  # what people call a column, as `_spelled` has it; the first that a table has is taken
+    "max concurrency": LOAD, "in flight": LOAD, "users": LOAD, "clients": LOAD, "streams": LOAD,
+    "output tok/s": RATE, "output throughput": RATE, "tok/s": RATE, "tps": RATE,
 }  # fmt: skip
 _ONE = ("model", "engine", "precision")  # columns of one value: levels of two servers are no curve
 _MOST_ROWS = 10_000
@@ -93,13 +94,14 @@ def read(text: str, place: str) -> list[ForeignLevel]:
     (2.0, 190.0, None)
     """
     table = rows(text, place)
-    names = [name.lower() for name in table[0].cells] if table else []
+    names = [_spelled(name) for name in table[0].cells] if table else []
     for other, name in _OTHERS.items():
-        if other in names and name not in names:
-            names[names.index(other)] = name
+        if name not in names:
+            names = [name if each == other else each for each in names]
     for name in (LOAD, RATE, ERROR):
         if name != ERROR and name not in names:
-            raise HarnessError(f"no column '{name}'", place=place, way_out=_EXAMPLE)
+            among = f" among {few(repr(each[:40]) for each in table[0].cells)}" if table else ""
+            raise HarnessError(f"no column '{name}'{among}", place=place, way_out=_EXAMPLE)
         if names.count(name) > 1:
             raise HarnessError(f"two columns '{name}'", place=place, way_out="keep the one that is meant")
     for name in filter(names.__contains__, _ONE):
@@ -111,6 +113,16 @@ def read(text: str, place: str) -> list[ForeignLevel]:
     if len(table) < 2:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
     return [_level(names, row) for row in table[1:]]
+
+
+def _spelled(name: str) -> str:
+    """Return a column's name in one of the spellings that it may have.
+
+    >>> _spelled("output_tokens_per_s"), _spelled("Output tokens/s"), _spelled("Tokens per second")
+    ('output tok/s', 'output tok/s', 'tok/s')
+    """
+    words = " ".join(name.lower().replace("_", " ").split())
+    return words.replace(" per ", "/").replace("tokens", "tok").replace("/second", "/s")
 
 
 def _level(names: Sequence[str], row: Row) -> ForeignLevel:
