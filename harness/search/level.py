@@ -22,7 +22,7 @@ from harness.spec.scenario import Scenario
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # bounds of a window that ends when it is precise
 _RATE_REQUESTS, _RATE_SHARE = 60.0, 0.2  # a searched rate's window: times of a request alone, share of the time left
 _SHORTEST_PROBE_S = 1.0  # shortest window at one prompt length, if time is short
-_FAILING = 0.5  # share of the last requests: if more fail, the level is ended
+FAILING = 0.5  # share of the last requests: if more fail, the level is ended
 _FEWEST_OUTCOMES = 50  # number of last requests that decide whether a level fails
 MOST_POINTS = 1 << 14  # 14 minutes of a report every 50 ms; of a longer level every second one is kept, and so on
 _LATEST = 64  # points, three seconds
@@ -43,7 +43,7 @@ def failing(failed: Collection[bool], last: int) -> bool:
     >>> failing([True] * 30 + [False] * 20, 50), failing([True] * 49, 50)
     (True, False)
     """
-    return len(failed) >= last and sum(failed) >= _FAILING * last
+    return len(failed) >= last and sum(failed) >= FAILING * last
 
 
 def check_lengths(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:

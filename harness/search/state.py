@@ -26,6 +26,7 @@ from harness.data.views import Spread
 from harness.search import decision, pace
 from harness.search.budget import Budget, sharing
 from harness.search.decision import Decision, Part, Reason, interval_width
+from harness.search.level import FAILING
 from harness.spec.load import Rates
 from harness.spec.scenario import Scenario
 
@@ -290,9 +291,13 @@ def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
 
 
 def again(measured: Sequence[MeasuredLevel]) -> Decision | None:
-    """Return the decision to repeat the last level if it was invalid, once, but not if it was overloaded; else None."""
+    """Return the decision to repeat the last level if it was invalid, once, but not if it was overloaded; else None.
+
+    That is shown where most requests failed, or refusals left slots empty. Else as many may fail at any load.
+    """
     last = measured[-1]
-    if last.valid or overloaded(last, measured) or [m.concurrency for m in measured].count(last.concurrency) > 1:
+    shown = overloaded(last, measured) and (last.error_rate >= FAILING or not last.in_flight_ok)
+    if last.valid or shown or [m.concurrency for m in measured].count(last.concurrency) > 1:
         return None
     return decision.measure(last.users, Reason.INVALID)
 

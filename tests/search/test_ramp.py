@@ -127,6 +127,18 @@ def test_after_errors_nothing_at_that_level_or_above_is_measured_but_below_it_go
     assert len(levels) > 5
 
 
+def test_where_a_part_of_the_requests_fails_it_has_to_do_so_twice_to_forbid_more() -> None:
+    levels = climbed(1.0, 2.0, 4.0, 8.0, error_rate=0.2, valid=False)
+    assert next_level(levels, search()).reason == "8 again: the level was invalid"
+    assert next_level([*levels, measured(8, 8.0)], search()).concurrency == 16
+    assert next_level([*levels, levels[-1]], search()).concurrency in (5, 6, 7)
+    for shown in ({"error_rate": 0.6}, {"error_rate": 0.2, "in_flight_ok": False}):
+        failed = climbed(1.0, 2.0, 4.0, 8.0, valid=False, **shown)
+        assert next_level(failed, search()).concurrency in (5, 6, 7), (
+            "most failed, or were refused and left slots empty"
+        )
+
+
 def test_errors_below_levels_that_went_without_any_forbid_nothing() -> None:
     """Two connections that broke at 11, where 32 and 64 were fine: 11 is held once more, and the plateau stays open."""
     levels = [measured(C, server(C)) for C in (1, 2, 4, 8, 16, 32, 45)]
