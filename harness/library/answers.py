@@ -146,8 +146,8 @@ def check(
 ) -> decision.Report:
     """Return whether results meet thresholds, like "plateau >= 1500": `.outcome` is met, missed or unresolved.
 
-    Several sources are repeats of one run, and so are several baselines. HarnessError for a threshold that no result
-    can meet or miss.
+    Several sources are repeats of one run, and so are several baselines. Raise HarnessError for a threshold that no
+    result can meet or miss.
     """
     wanted = [expression.parse(text) for text in ([thresholds] if isinstance(thresholds, str) else thresholds)]
     baselines = [baseline] if isinstance(baseline, str | Path | Measurement) else baseline

@@ -142,6 +142,7 @@ class Relay:
         return ""
 
     async def start(self) -> None:
+        """Start the worker's process, and a task that reads its messages."""
         await self._worker.start()
         self._reading = asyncio.create_task(self._read())
 

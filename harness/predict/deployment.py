@@ -112,8 +112,8 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     """Return a deployment with the MFU and the batch usual for that card; any field can be set.
 
     The number of GPUs follows from tp · pp · dp; where it is set and larger than tp · pp, replicas fill it. The card
-    has the link that so many of them have. HarnessError for a share outside 0 to 1, and for drafted tokens without
-    their acceptance or the reverse.
+    has the link that so many of them have. Raise HarnessError for a share outside 0 to 1, and for drafted tokens
+    without their acceptance or the reverse.
     """
     usual = next((mfu for begin, mfu in _USUAL_MFU.items() if gpu.key.startswith(begin)), _OTHER_MFU)
     one = figures.get("tp", 1) * figures.get("pp", 1)

@@ -194,9 +194,9 @@ def predict(
 ) -> Disaggregated:
     """Predict a prefill and a decode pool, the best split of as many GPUs, and as many that do both.
 
-    `gpus` are those of the prefill pool and those of the decode pool; HarnessError unless each is a multiple of its
-    replica's tp · pp GPUs, or for answers below 2 tokens. The deployments are those of one replica of each; dp is not
-    used. `slo` limits are seconds.
+    `gpus` are those of the prefill pool and those of the decode pool; raise HarnessError unless each is a multiple of
+    its replica's tp · pp GPUs, or for answers below 2 tokens. The deployments are those of one replica of each; dp is
+    not used. `slo` limits are seconds.
     """
     if workload.output_tokens < 2:
         fact = "an answer of one token has nothing to decode"

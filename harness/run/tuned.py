@@ -341,7 +341,7 @@ def figure(summary: Summary, found: Tuning, gpus: int) -> tuple[float, float]:
     """Return a trial's figure (tokens per second, or per dollar, by the goal) and its relative standard error.
 
     It is that of the last valid level if all trials have one number in flight, else of the highest load within the
-    limits. HarnessError without a valid level or throughput.
+    limits. Raise HarnessError without a valid level or throughput.
     """
     levels = [level for level in of_ramp(summary.levels) if usable(level, Purpose.ANSWER)]
     if not levels:

@@ -279,7 +279,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def no_more(self) -> str:
-        """Return why no further level helps: the budget, else what forbids more."""
+        """Return why no further level helps: the budget, else `bar`, what forbids more."""
         return (
             decision.not_enough(self.search.seconds_left, self.search.requests_left, "a level that helps") or self.bar
         )

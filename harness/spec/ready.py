@@ -45,8 +45,8 @@ def _question(path: Path) -> str:
 def path(scenario: str, *, or_campaign: bool = False) -> Path:
     """Return the path of the operator's own scenario, or of the one of that name that comes with Knee.
 
-    A text with a path's separator or .toml is the operator's, whether it is there or not. HarnessError for no such
-    name.
+    A text with a path's separator or .toml is the operator's, whether it is there or not. Raise HarnessError for no
+    such name.
     """
     if os.path.isfile(scenario) or os.sep in scenario or scenario.endswith(".toml"):
         return Path(scenario)

@@ -337,7 +337,7 @@ _THROUGHPUT = {"throughput", "output_throughput", "tokens_per_second", "tokens_p
 
 
 def unit(wanted: Subject, place: str) -> str:
-    """Return the unit of a figure of a level or a run; HarnessError with the nearest name if there is none."""
+    """Return the unit of a figure of a level or a run; raise HarnessError with the nearest name if there is none."""
     name = wanted.figure
     of_run, of_level = OF_RUN.get(name), _unit_of_level(name)
     if wanted.at is None and of_run:

@@ -286,7 +286,7 @@ def _is_yaml(text: str) -> bool:
 
 
 def _of_yaml(text: str, most: int) -> list[Any]:
-    """Return the documents of YAML as plain data; one of decoding.WRONG."""
+    """Return the documents of YAML as plain data, lists as their entries; raise one of decoding.WRONG if it is none."""
     documents = [each for each in _DOCUMENT.split(text) if each.strip()][: most + 1]
     parsed = [msgspec.to_builtins(msgspec.yaml.decode(document)) for document in documents]
     decoding.check(parsed, numbers=False)

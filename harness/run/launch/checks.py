@@ -48,10 +48,10 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> Endpoint:
-    """Check every server at `urls` and return the endpoint to load; HarnessError with the way out if a check fails.
+    """Check every server at `urls` and return the endpoint to load; raise HarnessError if a check fails.
 
-    Of several servers it is the first, with all as `replicas`. HarnessError if one serves another model, or differs
-    in version or limits, unless the scenario allows it. A field that one of them refuses is sent to none.
+    Of several servers it is the first, with all as `replicas`. Raise HarnessError if one serves another model, or
+    differs in version or limits, unless the scenario allows it. A field that one of them refuses is sent to none.
     """
     first = await _of_one(scenario, urls[0], how)
     if len(urls) == 1:

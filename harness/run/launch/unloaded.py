@@ -237,9 +237,9 @@ def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -
 
 
 def _sooner(new: Sequence[Reply], other: Sequence[Reply]) -> bool:
-    """Return whether all but one in eight of the others have their first token sooner, for each token of the prompt."""
+    """Return whether all but one in eight of the others have their first token sooner, by `_SOONER` a prompt token."""
     pairs = zip(_per_token(new), _per_token(other), strict=True)
-    sooner = [b <= _SOONER * a for a, b in pairs]
+    sooner = [others <= _SOONER * news for news, others in pairs]
     return sum(sooner) >= len(sooner) - len(sooner) // ROUNDS
 
 

@@ -41,8 +41,8 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
 async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
     """Return the words of one token each by the named tokenizer, and its tokenizer.json ("" if it has none).
 
-    It is loaded in a process of its own. HarnessError if that fails, if it has code that is not trusted, or too few
-    words.
+    It is loaded in a process of its own. Raise HarnessError if that fails, if it has code that is not trusted, or too
+    few words.
     """
     command = interpreter.module("harness.run.launch.words", tokenizer, *([_TRUST] if trust_remote_code else []))
     # It has a process session of its own: Ctrl-C reaches the run alone, which ends it.

@@ -214,7 +214,7 @@ def _session(kept: _Kept) -> str | None:
 
 
 def _tokens(values: dict[str, _Value], names: tuple[str, ...]) -> int:
-    """Return the token count in the first of the attributes `names` that a span has; ValueError without any."""
+    """Return the token count in the first of the attributes `names` that a span has; raise ValueError without any."""
     for name in names:
         value = values.get(name, _NO_VALUE).integer
         if value is not None:

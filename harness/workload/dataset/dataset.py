@@ -39,7 +39,7 @@ def readers() -> dict[str, Reader]:
 
 
 def reader(name: str, place: str) -> Reader:
-    """Return the reader of a dataset format by its name; HarnessError with the nearest name for an unknown one."""
+    """Return the reader of a dataset format by its name; raise HarnessError with the nearest name for none."""
     if (reader := readers().get(name) or plugins.find(plugins.DATASETS, name, Reader)) is None:
         known = [*readers(), *plugins.names(plugins.DATASETS)]
         raise HarnessError(f"unknown format {name!r}", place=place, way_out=nearest(name, known))

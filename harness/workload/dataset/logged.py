@@ -53,7 +53,7 @@ class _Rounds:
         self._before: dict[str, tuple[int, int, list[int]]] = {}
 
     def __call__(self, found: Round, place: str) -> Iterator[Row]:
-        """Yield a round as a row; ValueError without a timestamp."""
+        """Yield a round as a row; raise ValueError without a timestamp."""
         events = [(event.event_type, seconds(event.timestamp)) for event in found.timing_events if event.timestamp]
         if not events:
             raise ValueError("it has no time: no event of it has a timestamp")

@@ -80,7 +80,8 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 def _messages(entry: Entry, number: int) -> list[Message]:
     """Return an entry of a conversation as messages: the tool results among its parts, then the message itself.
 
-    A call of a tool becomes the assistant's message; reasoning is left out. ValueError for a role that is not known.
+    A call of a tool becomes the assistant's message; reasoning is left out. Raise ValueError for a role that is not
+    known.
     """
     if entry.type == "function_call":
         call = {"name": entry.name, "arguments": entry.arguments}
