@@ -137,6 +137,7 @@ class Steady(NamedTuple):
     points: list[TimedPoint]  # the points of the curve: all of them if no stretch between changes is long enough
     crowd: list[Occupancy]  # what levels show of the seats since their number changed: a slower server keeps its own
     shift: Shift | None
+    again: Again | None = None  # what loads measured again show, where no change parts the levels
 
 
 def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
@@ -149,7 +150,8 @@ def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
     shift = of_levels(points) if not fast or moments or contradict(points) else None
     start, places = moments[-1][1] if moments else 0, shift.places if shift else slice(None)
     of_seats = crowd[places] if places.stop is not None and places.stop <= start else crowd[start:]
-    return Steady(list(points[places]), [each for each in of_seats if each is not None], shift)
+    seen = [occupancy for occupancy in of_seats if occupancy is not None]
+    return Steady(list(points[places]), seen, shift, again(points) if shift is None and not fast else None)
 
 
 def of_levels(points: Sequence[TimedPoint]) -> Shift | None:

@@ -65,8 +65,7 @@ def summarise(run: Result) -> Summary:
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels, answers = _levels(run, table, finished, facts)
     of_ramp = answer.of_ramp(levels)
-    timed = change.timed(of_ramp)
-    steady = change.steady(timed)
+    steady = change.steady(change.timed(of_ramp))
     fitted, knees = _fitted(run, of_ramp, steady)
     probed = _probed(run, levels, fitted)
     workload = classes.compared(run.manifest.scenario, table, finished)
@@ -89,8 +88,7 @@ def summarise(run: Result) -> Summary:
         quality=answers,
         probed=probed,
         shift=steady.shift,
-        again=change.again(timed),
-        rests_on=len(steady.points),
+        again=steady.again,
         gap=prediction.gap if prediction else None,
     )
     unqualified = _headline(facts, levels, fitted, knees)

@@ -381,8 +381,8 @@ def steady(measured: Sequence[MeasuredLevel]) -> change.Steady:
 
 def known(state: State) -> Known | None:
     """Return the knee so far: fit, interval, chance that it is below the last level, seats; None: too few levels."""
-    points, crowd, shift = steady(state.measured)
-    found = curve.fit(points, seed=state.search.seed, draws=_DRAWS)
+    stretch = steady(state.measured)
+    found = curve.fit(stretch.points, seed=state.search.seed, draws=_DRAWS)
     if found.posterior is None:
         return None
     low, corner, high = found.posterior.quantiles(0.025, 0.5, 0.975)
@@ -392,11 +392,11 @@ def known(state: State) -> Known | None:
     plateau = found.curve.plateau_tokens_per_s
     ends = plateau.ci95 or (None, None)
     width = (ends[1] - ends[0]) / plateau.value if plateau.value and None not in ends else math.inf  # type: ignore[operator]
-    counted = seats.find(crowd)
-    waiting = seats.waiting(crowd)
+    counted = seats.find(stretch.crowd)
+    waiting = seats.waiting(stretch.crowd)
     return Known(
         found, low, corner, math.inf if above > UNSURE else high, below, width,
-        counted.value if counted else None, waiting[0] if waiting else None, shift,
+        counted.value if counted else None, waiting[0] if waiting else None, stretch.shift,
     )  # fmt: skip
 
 

@@ -44,8 +44,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality | None = None
     probed: Probed | None = None
     shift: Shift | None = None  # a change of the server
-    again: Again | None = None  # what loads measured again show of one that has no moment
-    rests_on: int = 0  # levels
+    again: Again | None = None  # what loads measured again show, where no change parts the levels
     gap: Gap | None = None
 
 
@@ -195,7 +194,7 @@ def drift(run: Concluded) -> Finding | None:
     """The server changed during the run; the answer rests on the levels before that, since, or on all if it drifted."""
     advice = "look for an autoscaler, other load, a GPU that throttles or a cache that fills; measure again"
     shift = run.shift
-    if shift is None and run.again and run.again.ratio.ci95:
+    if run.again and run.again.ratio.ci95:
         ratio, (low, high) = run.again.ratio.value, run.again.ratio.ci95
         return Finding(
             f"the server changed all along: {run.again.apart_s:,.0f} s later the same loads had {ratio:.2f} times the "
@@ -211,10 +210,9 @@ def drift(run: Concluded) -> Finding | None:
     served = f", and another number of requests at once than the {shift.served:.3g} before" if shift.served else ""
     if shift.steady is None:
         rests = "all levels, since no stretch is long enough"
-    elif shift.steady[0] == shift.since:
-        rests = f"the {run.rests_on} levels since then"
     else:
-        rests = f"the {run.rests_on} levels before it, as few came after"
+        first, end = shift.steady
+        rests = f"the {end - first} levels {'since then' if first == shift.since else 'before it, as few came after'}"
     return Finding(
         f"{often}, {when}: {ratio:.2f} times the throughput at {shift.concurrency:.3g} in flight from then on{ends}"
         f"{served}; knee and plateau are those of {rests}",
