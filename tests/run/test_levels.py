@@ -359,10 +359,10 @@ def resumed(levels: list[Level], records: list[Record], **manifest: Any) -> Earl
 
 def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> None:
     levels = [finished(0, 1), finished(1, 2), finished(2, 1, 1), Level(3, 2, 1, 30.0, 32.0)]
-    # 3 requests in each window, 5 chunks each; one of level 1 fails.
+    # 3 requests in each window, 5 chunks each; two of level 1 fail.
     records = [
         request(10.0 * level.index + 3 + i, [10.0 * level.index + 3.5 + i] * 5, level=level.index,
-                error="reset" if level.index == 1 and i == 0 else "")
+                error="reset" if level.index == 1 and i < 2 else "")
         for level in levels
         for i in range(3)
     ]  # fmt: skip
@@ -370,11 +370,11 @@ def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> No
     assert [h is None for _, h in before.levels] == [False, False, False, True]
     _, (_, failed), *_ = before.levels
     assert failed is not None
-    assert failed.error_rate == pytest.approx(1 / 3)
+    assert failed.error_rate == pytest.approx(2 / 3)
     (first,) = before.measured(0)
     assert (first.concurrency, first.throughput, first.error_rate) == (1, 15 / 6, 0.0)
     assert before.requests == 12
-    # A third of level 1 failed, which ended its ramp: a resumed run measures it again, and goes on with the rest.
+    # Two thirds of level 1 failed, which ended its ramp: a resumed run measures it again, and goes on with the rest.
     assert before.steps(1) == [RampStep(1, "given", None, 1, Role.FIXED)]
 
 
