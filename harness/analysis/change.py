@@ -13,6 +13,7 @@ The answer rests on the last stretch between changes that is long enough for a c
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -114,16 +115,18 @@ def again(points: Sequence[TimedPoint]) -> Again | None:
     It is the mean over the loads of ln(last ÷ first), weighted by the errors that the levels have of themselves.
     """
     measured = [p for p in points if p.valid and p.throughput > 0 and not p.cut]
-    first = {p.concurrency: i for i, p in reversed([*enumerate(measured)])}
-    last = {p.concurrency: i for i, p in enumerate(measured)}
-    pairs = [(first[C], last[C]) for C in first if first[C] < last[C]]
+    places = defaultdict[float, list[int]](list)  # of the levels of each load, in order of time
+    for i, point in enumerate(measured):
+        places[point.concurrency].append(i)
+    pairs = [(at[0], at[-1]) for at in places.values() if len(at) > 1]
     if not pairs:
         return None
     before, after = np.array(pairs).T
     y, sigma = np.log([p.throughput for p in measured]), _errors(measured)
     time_s = np.array([p.time_s for p in measured])
     weight = 1 / (sigma[before] ** 2 + sigma[after] ** 2)
-    change, apart_s = (float(np.average(each[after] - each[before], weights=weight)) for each in (y, time_s))
+    change = float(np.average(y[after] - y[before], weights=weight))
+    apart_s = float(np.average(time_s[after] - time_s[before], weights=weight))
     error = float(weight.sum()) ** -0.5
     if abs(change) < max(_AGAIN * error, _LEAST_AGAIN):
         return None

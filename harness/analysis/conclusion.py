@@ -31,7 +31,8 @@ LEVELS = 6  # distinct ones that a found knee needs
 NARROW = 1.5  # the upper end of a found knee over its lower
 _WIDE_KNEE = f"the knee's 95 % interval is wider than a factor of {NARROW:g}"
 PAST = 1.1  # times the knee, from which on a level is past it
-ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # the conditions on a plateau that is reached
+ELASTICITY = 0.10  # elasticity past the knee, up to which throughput is on a plateau
+SURE, BELOW_LAST = 0.95, 0.9  # chance, and share of the last load: the knee is below that, so a plateau is reached
 
 UNSURE = 0.025  # chance of a knee above the levels, from which on its interval has no upper end
 _LOWEST = 1.05  # a knee up to 1.05 times the lowest level lies at it or below

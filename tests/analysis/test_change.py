@@ -72,6 +72,15 @@ def test_a_server_that_changes_all_along_shows_at_loads_that_are_measured_again(
     assert found.apart_s == 8 * EVERY_S, "8 in flight was measured fourth and twelfth"
 
 
+def test_loads_measured_again_are_left_out_where_a_change_has_its_moment() -> None:
+    points = ramp((serves(24), 8), (serves(24, 0.6), 6), levels=(*RAMP[:8], *RAMP[1:7]), noise=0.01)
+    found = change.steady(points)
+    assert change.again(points) is not None
+    assert found.shift is not None
+    assert found.again is None
+    assert change.steady(points[:8]).again is None
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
 def test_loads_that_are_measured_again_on_a_calm_server_show_nothing(noise: float) -> None:
     ramps = [ramp((serves(24), len(AGAIN)), levels=AGAIN, noise=noise, seed=seed) for seed in range(50)]

@@ -407,6 +407,9 @@ def test_a_server_that_changes_all_along_is_said_with_what_came_of_the_same_load
     assert (found.code, found.level) == ("drift", "doubt")
     for words in ("all along", "180 s later the same loads", "0.92 times", "0.90–0.94", "those of all levels"):
         assert words in found.message
+    shift = Shift(47.0, 53.4, 1, Value(0.6, (0.55, 0.66)), 24.0, 5, (5, 14))
+    (moment,) = of_levels.drift.findings(Concluded(shift=shift, again=again))
+    assert "all along" not in moment.message, "one that has a moment is said by that"
 
 
 def filled(*shares: float | None) -> list[Verdict]:

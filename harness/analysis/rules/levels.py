@@ -194,7 +194,7 @@ def drift(run: Concluded) -> Finding | None:
     """The server changed during the run; the answer rests on the levels before that, since, or on all if it drifted."""
     advice = "look for an autoscaler, other load, a GPU that throttles or a cache that fills; measure again"
     shift = run.shift
-    if run.again and run.again.ratio.ci95:
+    if shift is None and run.again and run.again.ratio.ci95:
         ratio, (low, high) = run.again.ratio.value, run.again.ratio.ci95
         return Finding(
             f"the server changed all along: {run.again.apart_s:,.0f} s later the same loads had {ratio:.2f} times the "
