@@ -2,9 +2,10 @@
 
 Every load is judged by all of its repeats together. One that has too few requests to be decided still leans: towards
 met where the share within each limit is what is needed, else towards missed. That is enough to find the edge by, and
-the loads next to it are then measured for long enough to decide them, as far as the time left allows. Where the one
-below the edge stays open, the next lower one is, so that there is a load that is known to meet the SLO; where one is
-known to miss it, before the load above the edge. In concurrency or in requests per second.
+the loads next to it are then measured for long enough to decide them, as far as the time left allows. Where time is
+limited, a load a tenth below the edge comes before them, so that there is a load that is known to meet the SLO. Where
+the one below the edge stays open, the next lower one is measured, too; where one is known to miss the SLO, before the
+load above the edge. In concurrency or in requests per second.
 
 The search bisects for it: by short levels first, by where they lean; then the loads on both sides of it are measured
 for as long as decides them. Left out: what "met" is (`analysis.slo`).
@@ -30,7 +31,7 @@ CLOSE = 1.05  # largest met and smallest missed this near to each other: the edg
 
 _SPARE = 1.1  # times the samples that decide a load if its share stays
 _SHOW = 20  # samples that show a share: where fewer met the SLO, most of the next may miss it
-_MUCH_SOONER = 2.0  # times as soon
+_CLEARLY_BELOW = 0.9  # times a load
 
 
 class JudgedLoad(msgspec.Struct, frozen=True):
@@ -41,7 +42,6 @@ class JudgedLoad(msgspec.Struct, frozen=True):
     times: int  # how often it was measured
     decidable: bool  # whether more samples may decide it in time
     window_s: float = 0.0  # seconds in which these would come, or as many as show where its share lies
-    decided_s: float = 0.0  # seconds of a window that would decide it if its share stays
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -56,8 +56,11 @@ class Edge(msgspec.Struct, frozen=True):
     window_s: float = 0.0  # seconds of window that `undecided` needs
 
 
-def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
+def edge_of(judged: Mapping[float, JudgedLoad], *, time_limited: bool = False) -> Edge:
     """Return the edge of the SLO (highest load that met it, lowest that missed) and the load to measure again.
+
+    If `time_limited`, the first load to be decided is a tenth below the edge, unless a load is known to meet the SLO:
+    the one next to the edge may be too near to the limit to be decided in time.
 
     >>> met, missed, open = (JudgedLoad(o, o, 1, True) for o in ("met", "missed", "unresolved"))
     >>> edge_of({1: met, 2: met, 4: missed})
@@ -67,9 +70,8 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     >>> likely = JudgedLoad("unresolved", "met", 1, True)
     >>> edge_of({1: likely, 2: likely, 4: missed})
     Edge(met=2, missed=4, likely=True, unresolved=False, again=None, undecided=2, window_s=0.0)
-    >>> sooner, near = (JudgedLoad("unresolved", "met", 1, True, decided_s=seconds) for seconds in (30.0, 80.0))
-    >>> edge_of({1: sooner, 2: near, 4: missed}).undecided
-    1
+    >>> edge_of({10: likely, 20: likely, 21: missed}, time_limited=True).undecided
+    18
     """
     loads = sorted(judged)
     misses = [x for x in loads if judged[x].leans == Outcome.MISSED]
@@ -79,31 +81,41 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     met = max((x for x in loads if judged[x].leans == Outcome.MET and x < lowest), default=None)
     missed = min((x for x in loads if judged[x].leans != Outcome.MET and x > (met or 0)), default=None)
     silent = missed is not None and judged[missed].leans == Outcome.UNRESOLVED and judged[missed].times < REPEATS
-    surely_met = max((x for x in loads if judged[x].outcome == Outcome.MET and x < lowest), default=0.0)
-    lower = [x for x in reversed(loads) if surely_met < x < (met or 0)]
-    # A load that surely meets it and one that surely misses it come first, then those in between. If the one below the
-    # edge is so near to it that the next lower one is decided much sooner, that one comes first.
-    below = [met, *lower] if met is not None else []
-    if lower and judged[lower[0]].decided_s < judged[below[0]].decided_s / _MUCH_SOONER:
-        below[:2] = below[1::-1]
+    surely_met = max((x for x in loads if judged[x].outcome == Outcome.MET and x < lowest), default=None)
+    # A load that surely meets it and one that surely misses it come first, then those in between.
+    below = [x for x in reversed(loads) if (surely_met or 0) < x <= (met or 0)]
+    if time_limited and met is not None and surely_met is None:
+        below.insert(0, _tenth_below(met))
     surely_missed = any(judged[x].outcome == Outcome.MISSED for x in misses)
-    undecided = [
-        x
-        for x in ([*below, missed] if surely_missed else [*below[:1], missed, *below[1:]])
-        if x is not None
-        and judged[x].outcome == Outcome.UNRESOLVED != judged[x].leans
-        and judged[x].decidable
-        and judged[x].times < REPEATS
-    ]
+    in_order = [*below, missed] if surely_missed else [*below[:1], missed, *below[1:]]
+    undecided = next((x for x in in_order if x and _to_decide(judged.get(x, _NOT_MEASURED))), None)
     return Edge(
         met,
         missed,
         met is not None and judged[met].outcome == Outcome.UNRESOLVED,
         missed is not None and judged[missed].outcome == Outcome.UNRESOLVED,
         odd[0] if odd else missed if silent else None,
-        undecided[0] if undecided else None,
-        judged[undecided[0]].window_s if undecided else 0.0,
+        undecided,
+        judged.get(undecided or 0, _NOT_MEASURED).window_s,
     )
+
+
+_NOT_MEASURED = JudgedLoad(Outcome.UNRESOLVED, Outcome.MET, 0, decidable=True)  # below one that leans to the SLO
+
+
+def _to_decide(load: JudgedLoad) -> bool:
+    """Return whether a load only leans to a side, and may be decided by one more level."""
+    leans_only = load.outcome == Outcome.UNRESOLVED != load.leans
+    return leans_only and load.decidable and load.times < REPEATS
+
+
+def _tenth_below(load: float) -> float:
+    """Return the load a tenth below another; a concurrency is rounded down to a whole number, at last to 0.
+
+    >>> _tenth_below(19), _tenth_below(4.5), _tenth_below(1)
+    (17, 4.05, 0)
+    """
+    return math.floor(_CLEARLY_BELOW * load) if isinstance(load, int) else _round(_CLEARLY_BELOW * load)
 
 
 def judged(
@@ -117,16 +129,14 @@ def judged(
     sound = [m for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
     found = slo.judged([m.attainments for m in sound], sum(map(_failed, repeats)))
     seconds = sum(m.window_s for m in repeats)
-    window_s = decided_s = 0.0
+    window_s = 0.0
     for each in found.pooled:
         if each.outcome == Outcome.UNRESOLVED:
             effect = _clumping(sound, each) or _clumping(others, each) or 1.0
-            wanted_s = _wanted(each, seconds, effect)
             shown_s = max(0.0, _SPARE * _SHOW / each.n - 1) * seconds if each.n else math.inf
-            decided_s = max(decided_s, wanted_s)
-            window_s = max(window_s, shown_s if each.n < _SHOW else wanted_s)
+            window_s = max(window_s, shown_s if each.n < _SHOW else _wanted(each, seconds, effect))
     most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left)
-    return JudgedLoad(found.outcome, found.leans, len(repeats), window_s <= most, window_s, decided_s)
+    return JudgedLoad(found.outcome, found.leans, len(repeats), window_s <= most, window_s)
 
 
 def _failed(m: MeasuredLevel) -> bool:
@@ -207,7 +217,8 @@ def edge_so_far(measured: Sequence[MeasuredLevel], seconds_left: float | None = 
     for m in measured:
         if m.slo is not None or not m.counts:
             loads.setdefault(m.users if m.rate is None else m.rate, []).append(m)
-    return edge_of({load: judged(same, seconds_left, measured) for load, same in loads.items()})
+    of_loads = {load: judged(same, seconds_left, measured) for load, same in loads.items()}
+    return edge_of(of_loads, time_limited=seconds_left is not None)
 
 
 def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> Decision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from pathlib import Path
 
 import msgspec
@@ -52,6 +53,29 @@ def test_in_a_minute_there_is_at_least_a_provisional_answer(tmp_path: Path) -> N
     assert summary.knee_concurrency == knee.value
     if not is_decided(knee):
         assert "provisional: too few requests to decide" in answer(summary).sentence
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_server_of_varying_speed_is_decided_in_four_minutes(tmp_path: Path, seed: int) -> None:
+    """The load next to the edge took all of the time before, and stayed open."""
+
+    def slowdown(time_s: float) -> float:
+        k, share = divmod(time_s / 20, 1.0)
+        a, b = (random.Random(seed + 1000 * (k + i)).gauss(0, 0.1) for i in (0, 1))
+        return 8 * math.exp(a * (1 - share) + b * share)
+
+    tree = {
+        "workload": {"input_tokens": 64, "output_tokens": 16, "seed": seed},
+        "ramp": {"max_seconds": 240}, "slo": {"ttft_p99": 0.6}, "sim": {"max_num_seqs": 16},
+    }  # fmt: skip
+    spec = reading.build(tree, place="test")
+    profile = profiles.embedded(spec.sim)
+    server = virtual_run.Server(profile, slowdown)
+    knee = virtual_run.run(spec, profile, tmp_path, server=server).summary.knees.slo
+    assert knee is not None
+    assert is_decided(knee)
+    assert knee.ci95 is not None
+    assert 16 < (knee.value or 0) < (knee.ci95[1] or 0) <= 24
 
 
 def test_a_rate_that_too_few_requests_leave_open_is_doubled_and_not_halved(tmp_path: Path) -> None:
@@ -157,12 +181,23 @@ def test_the_loads_next_to_the_edge_are_decided_and_the_next_lower_one_where_the
     assert edge_of({1: likely, 2: likely, 3: doubtful}).undecided == 2
     assert edge_of({1: met, 2: likely, 3: doubtful, 4: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: doubtful, 4: missed}).undecided == 3
-    sooner = JudgedLoad("unresolved", "met", 1, True, decided_s=30.0)
-    near = JudgedLoad("unresolved", "met", 2, True, decided_s=80.0)  # too near to the edge, it may be
-    assert edge_of({1: sooner, 2: near, 3: missed}).undecided == 1
-    assert edge_of({1: sooner, 2: near, 3: doubtful, 4: missed}).undecided == 1
-    nearly = JudgedLoad("unresolved", "met", 2, True, decided_s=50.0)
-    assert edge_of({1: sooner, 2: nearly, 3: missed}).undecided == 2
     often = JudgedLoad("unresolved", "met", 3, True)
     assert edge_of({1: likely, 2: likely, 3: often, 4: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: often, 4: missed}).undecided is None
+
+
+def test_in_limited_time_a_load_clearly_below_the_edge_is_decided_before_those_next_to_it() -> None:
+    met, likely, missed = (
+        JudgedLoad("met", "met", 1, True),
+        JudgedLoad("unresolved", "met", 1, True),
+        JudgedLoad("missed", "missed", 1, True),
+    )
+    assert edge_of({16: likely, 20: likely, 21: missed}, time_limited=True).undecided == 18
+    assert edge_of({16: likely, 18: met, 20: likely, 21: missed}, time_limited=True).undecided == 20
+    long = JudgedLoad("unresolved", "met", 2, True, window_s=70.0)
+    edge = edge_of({16: likely, 18: long, 20: likely, 21: missed}, time_limited=True)
+    assert (edge.undecided, edge.window_s) == (18, 70.0)
+    open_still = JudgedLoad("unresolved", "met", 3, True)
+    assert edge_of({16: likely, 18: open_still, 20: likely, 21: missed}, time_limited=True).undecided == 20
+    assert edge_of({4.5: likely, 4.7: missed}, time_limited=True).undecided == 4.05
+    assert edge_of({1: likely, 2: missed}, time_limited=True).undecided == 1
