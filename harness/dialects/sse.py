@@ -97,7 +97,9 @@ class EventParser:
 
     def _whole(self, piece: bytes) -> bytes:
         """Return the events that are whole with these bytes; the rest is kept. Line ends are LF."""
-        tail, cut = self._tail, piece.rfind(b"\n\n") + 2
+        tail, cut, ends_line = self._tail, 1, b"\n" in piece
+        if ends_line:  # to look for two bytes takes forty times as long as for one: a long line comes in many pieces
+            cut = piece.rfind(b"\n\n") + 2
         if cut == 1:  # none in the piece: its first LF may be the second of two
             cut = int(piece.startswith(b"\n") and tail.endswith(b"\n"))
         whole = b""
@@ -108,7 +110,8 @@ class EventParser:
                 whole = self._short(whole)
         else:
             tail += piece
-        begun = tail.find(b"\ndata:", max(0, len(tail) - len(piece) - 6)) >= 0  # with these bytes
+        start = max(0, len(tail) - len(piece) - 6)
+        begun = tail.find(b"\ndata:", start, len(tail) if ends_line else start + 12) >= 0  # with these bytes
         if self.unparted or (begun and _is_object(bytes(tail.partition(b"\n")[0]))):
             self.unparted, cut = True, tail.rfind(b"\n") + 1
             whole += bytes(tail[:cut])
