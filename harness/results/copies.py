@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ftplib
+import os
 import threading
 from functools import partial
 from pathlib import Path
@@ -123,8 +124,7 @@ class Copy:
 
         A folder is made only where it is missing: to make one may be to make a bucket.
         """
-        put = self._files.put_file
-        write = partial(self._files.pipe_file, target, b"\n") if path is None else partial(put, str(path), target)
+        write = partial(self._files.pipe_file, target, b"\n") if path is None else partial(self._put, path, target)
         try:
             write()
         except _MISSING:
@@ -134,11 +134,22 @@ class Copy:
             write()
         return True
 
-    def _must_lie_outside(self, folder: Path) -> None:
-        """Raise HarnessError if the place is the folder or lies in it: a copy would copy itself."""
+    def _put(self, path: Path, target: str) -> None:
+        """Write the file to its target; on a disk, replace the target at once, so that nobody reads half of a file."""
+        if not self._is_local():
+            self._files.put_file(str(path), target)
+            return
+        self._files.put_file(str(path), target + _PART)
+        os.replace(target + _PART, target)
+
+    def _is_local(self) -> bool:
         from fsspec.implementations.local import LocalFileSystem
 
-        if isinstance(self._files, LocalFileSystem) and Path(self._place).resolve().is_relative_to(folder.resolve()):
+        return isinstance(self._files, LocalFileSystem)
+
+    def _must_lie_outside(self, folder: Path) -> None:
+        """Raise HarnessError if the place is the folder or lies in it: a copy would copy itself."""
+        if self._is_local() and Path(self._place).resolve().is_relative_to(folder.resolve()):
             raise HarnessError("it lies in the result folder")
 
 

@@ -67,6 +67,27 @@ def test_a_file_that_has_not_changed_is_not_sent_again(
     assert sent == ["requests.spool", "requests.spool.0001", "requests.spool.0001"]
 
 
+def test_a_copy_on_a_disk_is_never_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, place = tmp_path / "run", tmp_path / "copy"
+    folder.mkdir()
+    copy = Copy(place.as_uri(), resumed=False)
+    (folder / "requests.spool").write_bytes(b"1")
+    copy._update(folder)
+    (folder / "requests.spool").write_bytes(b"12")
+
+    def killed(_: object, source: str, target: str) -> None:
+        Path(target).write_bytes(b"")
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(copy._files), "put_file", killed)
+        copy._update(folder)
+    assert (place / "requests.spool").read_bytes() == b"1"
+    assert copy.follow(folder).endswith("failed and is tried again: killed")
+    assert copy.finish() == f"copied to {place.as_uri()}"
+    assert [(path.name, path.read_bytes()) for path in place.iterdir()] == [("requests.spool", b"12")]
+
+
 def test_a_copy_that_fails_is_a_remark_and_the_next_one_has_what_it_lacked(
     tmp_path: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
