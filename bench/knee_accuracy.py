@@ -32,6 +32,7 @@ from knee_truths import KINDS, SERVERS, Floats, TrueCurve, Window, window
 
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
+from harness.data.summary import FOUND
 from harness.data.views import Value
 from harness.search.state import MeasuredLevel
 
@@ -392,6 +393,46 @@ def _or_none(value: float | None) -> str:
     return "none" if value is None else f"{value:.1f}"
 
 
+# ---- one level that is off by itself --------------------------------------------------------------------
+
+SLIPS = (1.0, 0.8, 0.87, 1.15, 1.22)  # times the throughput of one level within a factor of 4 of the knee
+SLIP_GRIDS = "powers of two", "even"
+FEW_WRONG = 0.05  # share of the knees said to be found that may be wrong
+
+
+def slips(work: SharedRamps) -> Iterator[Line]:
+    """Knees that are said to be found, of levels of which one is off: how many are, and how many of them are wrong."""
+    for noise in NOISES[:2]:
+        for off in (False, True):
+            cases = [
+                (GRIDS[grid], noise, factor, seed)
+                for grid in SLIP_GRIDS
+                for factor in (SLIPS[1:] if off else SLIPS[:1])
+                for seed in range(work.options.runs)
+            ]
+            said = [each for each in work.pool.map(_slip, cases, chunksize=8) if each is not None]
+            wrong = sum(not each for each in said)
+            share_wrong = wrong / max(1, len(said))
+            what = "with one level off by 13 to 22 %" if off else "with no level off"
+            yield Line(
+                f"slips-{noise:.0%}-{'one' if off else 'none'}".replace("%", ""),
+                f"found knees that are wrong, {what}, {noise:.0%} noise", f"≤ {FEW_WRONG:.0%}",
+                f"{share_wrong:.1%} of {len(said)}", share_wrong <= FEW_WRONG, f"{len(said)} of {len(cases)} are found",
+            )  # fmt: skip
+
+
+def _slip(case: tuple[Sequence[int], float, float, int]) -> bool | None:
+    """Return whether the interval of a found knee covers it; None if none is found."""
+    grid, noise, factor, seed = case
+    rng = np.random.default_rng(seed)
+    knee, bend = np.exp(rng.uniform(*np.log([(8.0, 0.05), (100.0, 2.0)])))
+    true = TrueCurve(0.02, 0.02 * float(bend / knee), float(knee))
+    X = {C: true.throughput(C) * math.exp(rng.normal(0.0, noise)) for C in grid}
+    X[int(rng.choice([C for C in grid if knee / 4 <= C <= 4 * knee]))] *= factor
+    curve = fit([Point(float(C), float(C), x, noise * x) for C, x in X.items()]).curve
+    return covers(curve.hinge_concurrency, float(knee)) if curve.state == FOUND else None
+
+
 # ---- the rest -------------------------------------------------------------------------------------------
 
 
@@ -414,6 +455,7 @@ def fit_speed(work: SharedRamps) -> Iterator[Line]:
 ROWS: dict[str, Callable[[SharedRamps], Iterator[Line]]] = {
     "fit": fit_speed,
     "grids": grids,
+    "slips": slips,
     **{f"coverage-{kind}": partial(coverage, kind) for kind in KINDS},
     "reached": reached,
     "cost": cost,

@@ -18,8 +18,9 @@ import msgspec
 import numpy as np
 
 from harness.analysis.points import PooledLevels
-from harness.analysis.posterior import Curves, Posterior
+from harness.analysis.posterior import Curves
 from harness.analysis.rules.requests import IN_FLIGHT
+from harness.analysis.slips import Mixture
 from harness.analysis.stats import Z95
 from harness.analysis.table import Floats
 from harness.data.judgement import CurveState
@@ -56,7 +57,7 @@ class Conclusion(msgspec.Struct, frozen=True):
 class Evidence:
     """What a posterior says, as conclusions need it."""
 
-    def __init__(self, levels: PooledLevels, posterior: Posterior, draws: Curves, fall: float) -> None:
+    def __init__(self, levels: PooledLevels, posterior: Mixture, draws: Curves, fall: float) -> None:
         """Take the knee with its interval, and the chances that it lies near or above the last level, from a posterior.
 
         `fall`: the load from which throughput has collapsed, inf: none; the knee lies below it.

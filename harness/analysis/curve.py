@@ -1,7 +1,7 @@
 """The curve through the levels, and its knees, each with a 95 % interval (docs/method.md, The fit).
 
-The levels become distinct points (`points.pool`), the points a posterior over curves (`posterior`), and the posterior
-the knees, by its quantiles. What they mean together is said by `conclusion`.
+The levels become distinct points (`points.pool`), the points a posterior over curves (`posterior`), of which one may be
+off by itself (`slips`), and the posterior the knees, by its quantiles. What they mean together is said by `conclusion`.
 
 Levels at the end whose throughput has collapsed take no part: what a server does that thrashes is another curve. They
 bound the knee from above.
@@ -17,14 +17,15 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import conclusion, posterior
+from harness.analysis import conclusion, posterior, slips
 from harness.analysis.conclusion import Evidence
 from harness.analysis.points import Point as Point
 from harness.analysis.points import PooledLevels, pool
 from harness.analysis.points import points_of as points_of
-from harness.analysis.posterior import Curves, Posterior
+from harness.analysis.posterior import Curves
 from harness.analysis.rules import findings
 from harness.analysis.rules.levels import Fitted
+from harness.analysis.slips import Mixture
 from harness.analysis.table import Floats
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurvePoint, Knees
 from harness.data.views import Value
@@ -42,7 +43,7 @@ class Fit(msgspec.Struct, frozen=True):
     curve: Curve
     knees: Knees
     draws: Curves | None = None
-    posterior: Posterior | None = None
+    posterior: Mixture | None = None
 
 
 def fit(points: Sequence[Point], *, seed: int = 0, draws: int = DRAWS) -> Fit:
@@ -56,12 +57,12 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = DRAWS) -> Fit:
         return _of_few(levels)
     kept = levels.lowest(levels.upright)
     fall = float(levels.N[levels.upright]) if levels.upright < len(levels.N) else math.inf
-    found = posterior.of(kept.data, fall)
-    many = posterior.draw(found, _grid(kept, found, fall), draws, np.random.default_rng(seed))
+    found = slips.of(kept.data, kept.times == 1, fall)
+    many = found.draw(_grid(kept, found, fall), draws, np.random.default_rng(seed))
     return _fitted(levels, Evidence(kept, found, many, fall), many, found)
 
 
-def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Posterior) -> Fit:
+def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Mixture) -> Fit:
     """Return the fit of enough levels: the curve, its knees (None where none is shown), and the posterior's draws."""
     kept, said = evidence.levels, conclusion.of(evidence)
     bends = said.state in (FOUND, PROVISIONAL)
@@ -92,7 +93,7 @@ def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Post
         dip=dip if falls else None,
         parameters={"noise": found.noise, "roughness": tau, "softness": w},
         line=_line(kept, draws, evidence),
-        verdicts=findings(Fitted(levels=levels, upright=levels.upright, reasons=said.reasons)),
+        verdicts=findings(Fitted(levels=levels, upright=levels.upright, slip=found.slip, reasons=said.reasons)),
     )
     knees = Knees(
         hinge=hinge if bends else None,
@@ -103,7 +104,7 @@ def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Post
     return Fit(curve, knees, draws, found)
 
 
-def _grid(levels: PooledLevels, found: Posterior, fall: float) -> Floats:
+def _grid(levels: PooledLevels, found: Mixture, fall: float) -> Floats:
     """Return the loads, in flight, at which curves are evaluated: from 1 or the lowest level to twice the highest.
 
     They are dense where the knee may be: between two of them a curve is a straight line, which would cut its corner.
@@ -111,7 +112,7 @@ def _grid(levels: PooledLevels, found: Posterior, fall: float) -> Floats:
     low, high = min(1.0, float(levels.N[0])), min(2.0 * float(levels.N[-1]), fall)
     corners = np.array(found.quantiles(*np.linspace(0.01, 0.99, _AT_KNEE)))
     inside = corners[(corners > low) & (corners < high)]
-    return posterior.grid(np.geomspace(low, high, _PLACES), np.exp(found.data.u), inside)
+    return posterior.grid(np.geomspace(low, high, _PLACES), np.exp(levels.data.u), inside)
 
 
 def _line(levels: PooledLevels, draws: Curves, evidence: Evidence) -> list[CurvePoint]:

@@ -62,6 +62,8 @@ _NEGLIGIBLE = 2e-3  # share of the posterior in a cell of S, below which it is n
 _UNLIKELY = 1e-3  # the same of a form
 # ln of the knee less s for each w: a soft corner bends before it. Its standard deviation for each w, and a sharp one's.
 _BEFORE, _CORNER = 0.35, (0.25, 0.005)
+_SLIP, _SLIPPED = 0.01, 8.0  # chance that a level is off by itself, and times its error if it is
+_RARE, _SPARSE = 0.004, 3  # prior weight of the rarest forms, and each which half-point, that its odds are taken from
 _MOST_LEVELS = 64  # the most levels that a posterior is made of
 _STEPS = 96  # steps of the random walk that draws a curve
 
@@ -165,8 +167,7 @@ def of(data: Data, most: float = math.inf) -> Posterior:
     """Return the posterior of knee, shape, noise and half point on a grid, refined where likely; knee ≤ `most`."""
     data = _thinned(data)
     forms, noises, half_points = _forms(data), *_grids(data)
-    top = max(min(math.log(BEYOND) + data.u[-1], math.log(most)), data.u[0])
-    log_S = np.arange(data.u[0], top + 1e-9, math.log(2) / _COARSE)
+    log_S = _coarse(data, most)
     width = np.full(len(log_S), math.log(2) / _COARSE)
     found = _log_posterior(data, log_S, forms, noises, half_points)
     for _ in range(_REFINED):
@@ -190,6 +191,12 @@ def of(data: Data, most: float = math.inf) -> Posterior:
     total = float(weights.sum())
     evidence = float(most_likely) + math.log(total / width.sum())
     return Posterior(data, log_S, width, forms, noises, half_points, weights / total, evidence)
+
+
+def _coarse(data: Data, most: float) -> Floats:
+    """Return the ln knees of the grid before it is refined: from the lowest level to BEYOND times the highest."""
+    top = max(min(math.log(BEYOND) + data.u[-1], math.log(most)), data.u[0])
+    return np.arange(data.u[0], top + 1e-9, math.log(2) / _COARSE)
 
 
 def _thinned(data: Data) -> Data:
@@ -235,9 +242,58 @@ def _noise_prior(data: Data, noises: Floats) -> Floats:
     return np.asarray(prior + of_rises - data.freedom * np.log(noises) - data.scatter / (2 * noises**2))
 
 
-def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> Floats:
-    """Return ln of the likelihood times the prior, the level integrated out; shape [s, c, k, h]."""
-    tau, w, loss, spread, late, prior = forms.T[:, None, :, None]  # each [1, c, 1]
+def slipped(data: Data, level: int) -> Data:
+    """Return the levels, of which one is taken to be off by itself: its error is _SLIPPED times as large."""
+    g = data.g.copy()
+    g[level] *= _SLIPPED
+    return msgspec.structs.replace(data, g=g)
+
+
+def odds_of_slip(usual: Posterior, one_slipped: Posterior) -> float:
+    """Return the odds that this level is off by itself, against that none is."""
+    gained = one_slipped.evidence - usual.evidence - math.log(_SLIPPED)  # data leave their own errors out
+    return _SLIP * math.exp(min(gained, 700.0))
+
+
+def odds_of_slips(data: Data, most: float) -> Floats:
+    """Return the odds that each level is off by itself, against that none is, within a few times; shape [n].
+
+    How likely a level is follows from where all others put it (Rasmussen and Williams 2006, 5.4.2), so no level needs
+    a posterior of its own. The grid is not refined, and without its rarest forms.
+    """
+    log_S, forms, (noises, half_points) = _coarse(data, most), _forms(data), _grids(data)
+    log_S = log_S[: 2 + int(np.searchsorted(log_S, data.u[-1]))]
+    forms, half_points = forms[forms[:, 5] > _RARE], half_points[::_SPARSE]
+    weights = _log_posterior(data, log_S, forms, noises, half_points)
+    weights = np.exp(weights - weights.max())
+    white = _whitened(data, log_S, forms, noises, half_points)
+    one, back = white.one[:, :, None], np.swapaxes(white.Q, -1, -2)[:, :, None]  # [s, c, 1, n], [s, c, 1, n, n]
+    by_one = one * white.total  # [s, c, k, n]
+    ones = (one * by_one).sum(-1)[..., None]  # [s, c, k, 1]
+    level = white.rest @ np.swapaxes(by_one, -1, -2) / np.swapaxes(ones, -1, -2)  # [s, c, h, k]
+    apart = white.rest[:, :, None] - np.swapaxes(level, -1, -2)[..., None] * one[:, :, :, None]  # [s, c, k, h, n]
+    pull = (white.total[:, :, :, None] * apart) @ back
+    known = white.total @ back[:, :, 0] ** 2 - (by_one[:, :, :, None] @ back)[:, :, :, 0] ** 2 / ones  # [s, c, k, n]
+    more = known * (_SLIPPED**2 - 1) * noises[:, None] ** 2  # variance, over that which the others leave open
+    gained = (pull**2 * (more / (1 + more) / known)[:, :, :, None] - np.log1p(more)[:, :, :, None]) / 2
+    before = _noise_prior(data, noises)
+    of_rises = np.stack([_noise_prior(slipped(data, i), noises) - before for i in range(len(data.u))], axis=-1)
+    likelier = np.exp(np.minimum(gained + of_rises[:, None], 700.0))  # [s, c, k, h, n]
+    return np.asarray(_SLIP * np.tensordot(weights, likelier, 4) / weights.sum())
+
+
+class _Whitened(msgspec.Struct, frozen=True, eq=False):
+    """The levels less the curves of a grid, turned by Q so that their errors are independent."""
+
+    Q: Floats  # [s, c, n, n]
+    total: Floats  # [s, c, k, n], 1 / variance
+    rest: Floats  # [s, c, h, n], levels less the curve
+    one: Floats  # [s, c, n], a throughput that is 1 everywhere
+    rise: Floats  # [s, c, n], covariance of the levels with the elasticity at the knee
+
+
+def _whitened(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> _Whitened:
+    tau, w, loss, spread, late, _ = forms.T[:, None, :, None]  # each [1, c, 1]
     s = log_S[:, None, None]
     a, v = coordinates(data.u, s, w, late)
     a, v = np.broadcast_arrays(a, v, a + tau)[:2]  # [s, c, n]
@@ -248,7 +304,15 @@ def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, hal
     rest = ((data.y + loss * v)[:, :, None] - hyperbola(a[:, :, None], half_points[:, None])) / g @ Q  # [s, c, h, n]
     one = (1 / g) @ Q  # [s, c, n]
     rise = (tau * np.maximum(a - start, 0.0)) ** 2 / 2 / g
-    rise = (rise[:, :, None] @ Q)[:, :, 0]  # covariance of the levels with the elasticity at the knee
+    return _Whitened(Q, total, rest, one, (rise[:, :, None] @ Q)[:, :, 0])
+
+
+def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> Floats:
+    """Return ln of the likelihood times the prior, the level integrated out; shape [s, c, k, h]."""
+    white = _whitened(data, log_S, forms, noises, half_points)
+    total, rest, one, rise = white.total, white.rest, white.one, white.rise
+    tau, prior = forms.T[[0, 5], None, :, None]  # each [1, c, 1]
+    s, start = log_S[:, None, None], data.u[0]
 
     def over(x: Floats, y: Floats) -> Floats:
         return np.swapaxes((x * y) @ np.swapaxes(total, -1, -2), -1, -2)  # [s, c, k, ...]

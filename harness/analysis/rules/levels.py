@@ -32,6 +32,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     at: ClassVar[None] = None  # the whole run
     levels: PooledLevels
     upright: int  # how many of them come before throughput has collapsed
+    slip: int | None = None  # index of the level that is off by itself
     reasons: Sequence[str] = ()  # empty where it is found, and where levels are too few for a curve
 
 
@@ -65,6 +66,19 @@ def throughput_collapses(fit: Fitted) -> Finding | None:
         f"throughput collapses past the knee, from {X[most]:.4g} at {float(C[most]):g} in flight to {X[low]:.4g} at "
         f"{float(C[low]):g}; knee and plateau are those of the levels below {fall:g}",
         f"keep the load below {fall:g}, and look in the server's log for preemption, swapping and timeouts",
+    )
+
+
+@rule(Fitted, NOTE)
+def level_off(fit: Fitted) -> Finding | None:
+    """One level is off by itself: its throughput is not what the levels around it show, so it hardly counts."""
+    if fit.slip is None:
+        return None
+    C = float(fit.levels.C[fit.slip])
+    return Finding(
+        f"the level at {C:g} in flight is off by itself, by what the others show, so it hardly counts for the knee",
+        f"measure {C:g} again",
+        at=int(C) if int(C) == C else C,
     )
 
 
