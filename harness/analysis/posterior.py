@@ -283,7 +283,7 @@ def odds_of_slips(data: Data, most: float) -> Floats:
 
 
 class _Whitened(msgspec.Struct, frozen=True, eq=False):
-    """The levels less the curves of a grid, turned by Q so that their errors are independent."""
+    """Levels less the curves of a grid, turned by Q so that their errors are independent."""
 
     Q: Floats  # [s, c, n, n]
     total: Floats  # [s, c, k, n], 1 / variance
@@ -293,6 +293,7 @@ class _Whitened(msgspec.Struct, frozen=True, eq=False):
 
 
 def _whitened(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> _Whitened:
+    """Return the levels less each curve of the grid, turned so that their errors are independent."""
     tau, w, loss, spread, late, _ = forms.T[:, None, :, None]  # each [1, c, 1]
     s = log_S[:, None, None]
     a, v = coordinates(data.u, s, w, late)

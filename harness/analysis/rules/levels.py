@@ -71,12 +71,12 @@ def throughput_collapses(fit: Fitted) -> Finding | None:
 
 @rule(Fitted, NOTE)
 def level_off(fit: Fitted) -> Finding | None:
-    """One level is off by itself: its throughput is not what the levels around it show, so it hardly counts."""
+    """One level is off by itself: its throughput is not what all others show, so it hardly counts for the knee."""
     if fit.slip is None:
         return None
     C = float(fit.levels.C[fit.slip])
     return Finding(
-        f"the level at {C:g} in flight is off by itself, by what the others show, so it hardly counts for the knee",
+        f"throughput at {C:g} in flight is not what all other levels show, so it hardly counts for the knee",
         f"measure {C:g} again",
         at=int(C) if int(C) == C else C,
     )
