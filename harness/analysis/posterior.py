@@ -63,7 +63,8 @@ _UNLIKELY = 1e-3  # the same of a form
 # ln of the knee less s for each w: a soft corner bends before it. Its standard deviation for each w, and a sharp one's.
 _BEFORE, _CORNER = 0.35, (0.25, 0.005)
 _SLIP, _SLIPPED = 0.01, 8.0  # chance that a level is off by itself, and times its error if it is
-_RARE, _SPARSE = 0.004, 3  # prior weight of the rarest forms, and each which half-point, that its odds are taken from
+# The grid for these odds has no form with less prior weight than the first, and one half-point in so many.
+_RARE, _SPARSE = 0.004, 3
 _MOST_LEVELS = 64  # the most levels that a posterior is made of
 _STEPS = 96  # steps of the random walk that draws a curve
 
@@ -256,17 +257,17 @@ def odds_of_slip(usual: Posterior, one_slipped: Posterior) -> float:
 
 
 def odds_of_slips(data: Data, most: float) -> Floats:
-    """Return the odds that each level is off by itself, against that none is, within a few times; shape [n].
+    """Return rough odds that each level is off by itself, against that none is; shape [n].
 
     How likely a level is follows from where all others put it (Rasmussen and Williams 2006, 5.4.2), so no level needs
-    a posterior of its own. The grid is not refined, and without its rarest forms.
+    a posterior of its own. The grid is not refined, and its rarest forms are left out.
     """
     log_S, forms, (noises, half_points) = _coarse(data, most), _forms(data), _grids(data)
     log_S = log_S[: 2 + int(np.searchsorted(log_S, data.u[-1]))]
     forms, half_points = forms[forms[:, 5] > _RARE], half_points[::_SPARSE]
-    weights = _log_posterior(data, log_S, forms, noises, half_points)
-    weights = np.exp(weights - weights.max())
     white = _whitened(data, log_S, forms, noises, half_points)
+    weights = _weighed(white, data, log_S, forms, noises, half_points)
+    weights = np.exp(weights - weights.max())
     one, back = white.one[:, :, None], np.swapaxes(white.Q, -1, -2)[:, :, None]  # [s, c, 1, n], [s, c, 1, n, n]
     by_one = one * white.total  # [s, c, k, n]
     ones = (one * by_one).sum(-1)[..., None]  # [s, c, k, 1]
@@ -274,7 +275,9 @@ def odds_of_slips(data: Data, most: float) -> Floats:
     apart = white.rest[:, :, None] - np.swapaxes(level, -1, -2)[..., None] * one[:, :, :, None]  # [s, c, k, h, n]
     pull = (white.total[:, :, :, None] * apart) @ back
     known = white.total @ back[:, :, 0] ** 2 - (by_one[:, :, :, None] @ back)[:, :, :, 0] ** 2 / ones  # [s, c, k, n]
-    more = known * (_SLIPPED**2 - 1) * noises[:, None] ** 2  # variance, over that which the others leave open
+    more = (
+        known * (_SLIPPED**2 - 1) * noises[:, None] ** 2
+    )  # what a slip adds to the variance around the others' figure
     gained = (pull**2 * (more / (1 + more) / known)[:, :, :, None] - np.log1p(more)[:, :, :, None]) / 2
     before = _noise_prior(data, noises)
     of_rises = np.stack([_noise_prior(slipped(data, i), noises) - before for i in range(len(data.u))], axis=-1)
@@ -310,7 +313,11 @@ def _whitened(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_poi
 
 def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> Floats:
     """Return ln of the likelihood times the prior, the level integrated out; shape [s, c, k, h]."""
-    white = _whitened(data, log_S, forms, noises, half_points)
+    return _weighed(_whitened(data, log_S, forms, noises, half_points), data, log_S, forms, noises, half_points)
+
+
+def _weighed(white: _Whitened, data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> Floats:
+    """Return the same as `_log_posterior`, from the whitened levels of that grid."""
     total, rest, one, rise = white.total, white.rest, white.one, white.rise
     tau, prior = forms.T[[0, 5], None, :, None]  # each [1, c, 1]
     s, start = log_S[:, None, None], data.u[0]

@@ -68,11 +68,11 @@ def of(data: Data, once: Bools, most: float = math.inf) -> Mixture:
     Only levels that were measured `once` [n] may be: repeats that agree are no luck, and others show the noise.
     """
     usual = posterior.of(data, most)
-    parts: list[tuple[float, Posterior, int | None]] = [(1.0, usual, None)]
-    if len(data.u) <= _MOST_LEVELS:
+    parts, slips, odds = [usual], list[int | None]([None]), [1.0]
+    if once.any() and len(once) <= _MOST_LEVELS:
         for level in np.flatnonzero(once & (posterior.odds_of_slips(data, most) > _SUSPECT)).tolist():
-            slipped = posterior.of(posterior.slipped(data, level), most)
-            parts.append((posterior.odds_of_slip(usual, slipped), slipped, level))
-    parts.sort(key=lambda part: -part[0])
-    odds = np.array([each for each, _, _ in parts])
-    return Mixture([part for _, part, _ in parts], odds / odds.sum(), [level for _, _, level in parts])
+            parts.append(posterior.of(posterior.slipped(data, level), most))
+            slips.append(level)
+            odds.append(posterior.odds_of_slip(usual, parts[-1]))
+    order = np.argsort(np.negative(odds), kind="stable")
+    return Mixture([parts[i] for i in order], np.array(odds)[order] / sum(odds), [slips[i] for i in order])

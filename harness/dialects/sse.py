@@ -98,7 +98,9 @@ class EventParser:
     def _whole(self, piece: bytes) -> bytes:
         """Return the events that are whole with these bytes; the rest is kept. Line ends are LF."""
         tail, cut, ends_line = self._tail, 1, b"\n" in piece
-        if ends_line:  # to look for two bytes takes forty times as long as for one: a long line comes in many pieces
+        if (
+            ends_line
+        ):  # a long line comes in many pieces without one, and to look for two bytes takes forty times as long
             cut = piece.rfind(b"\n\n") + 2
         if cut == 1:  # none in the piece: its first LF may be the second of two
             cut = int(piece.startswith(b"\n") and tail.endswith(b"\n"))

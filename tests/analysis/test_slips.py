@@ -20,7 +20,7 @@ KNEE = 40.0
 
 
 def points(factors: Mapping[int, float] = MappingProxyType({}), *, noise: float = 0.01, seed: int = 0) -> list[Point]:
-    """Levels of a server whose throughput bends at KNEE, and what some of them have times that."""
+    """Levels of a server whose throughput bends at KNEE; `factors` multiply the throughput of some of them."""
     errors = np.random.default_rng(seed).normal(0.0, noise, len(DOUBLING))
     X = [100 * min(C, KNEE) / (40 + min(C, KNEE)) * math.exp(e) for C, e in zip(DOUBLING, errors, strict=True)]
     X = [x * factors.get(C, 1.0) for C, x in zip(DOUBLING, X, strict=True)]

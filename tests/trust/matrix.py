@@ -300,7 +300,7 @@ def judged(row: Row, in_flight: int, seen: Seen, served: Served, transport: str 
     if seen.memory is not None:
         must(seen.memory <= MOST_MEMORY, f"{seen.memory >> 20} MiB in the worker")
     good = others if row.error else whole
-    if row.floods:  # it may keep the client for longer than from one token to the next, and the records say so
+    if row.floods:  # A flood may keep the client busy until the next token has come, too; the records count such reads.
         in_time = [r for r in good if r.merged == r.lumped]
         must(len(in_time) >= 3 * len(good) / 4, f"the TTFT of {len(good) - len(in_time)} of {len(good)} came late")
         good = in_time
