@@ -80,6 +80,15 @@ def test_the_comparison_is_made_anew_from_its_records() -> None:
         assert row in docs
 
 
+def test_the_readme_and_the_guide_show_the_answer_of_the_committed_run() -> None:
+    report = (VERSUS[0] / "report.md").read_text()
+    readme, guide = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/guide.md"))
+    shown = {name: line for name, _, line in (each[2:].partition(": ") for each in report.splitlines())}
+    for name in ("Knee", "Plateau", "At the knee"):
+        assert f"{name} {shown[name]}" in readme
+    assert f"Knee {shown['Knee']} Plateau {shown['Plateau'].partition('; single')[0]} Hinge {shown['Hinge']}" in guide
+
+
 @pytest.mark.parametrize("result", [RESULT, *VERSUS], ids=lambda path: path.name)
 def test_it_is_small_and_tells_nothing_of_the_machine_s_paths(result: Path) -> None:
     files = sorted(p for p in result.iterdir() if p.name != "report.html")
